@@ -1,0 +1,17 @@
+"""Exact speculative decoding: `decode`, its settings and its drafters."""
+
+from distill.speculative.decode import Output, decode
+from distill.speculative.drafters import Drafter, LayerDrafter, ModelDrafter, Proposal
+from distill.speculative.lengths import Adaptive
+from distill.speculative.sampling import Sampling
+
+__all__ = [
+    "Adaptive",
+    "Drafter",
+    "LayerDrafter",
+    "ModelDrafter",
+    "Output",
+    "Proposal",
+    "Sampling",
+    "decode",
+]

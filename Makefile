@@ -1,0 +1,29 @@
+# A fresh machine needs Python >= 3.11 and make; everything else is installed into .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup quickstart test test-slow lint
+
+# The stamp is newer than what it depends on once the environment is whole.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[test,dev]'
+	touch $@
+
+setup: $(VENV)/.installed
+	$(BIN)/python -m distill.models.embedded
+
+quickstart: setup
+	$(BIN)/python -m distill +experiment=quickstart
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -m 'not slow and not gpu'
+
+test-slow: setup
+	$(BIN)/python -m pytest -m 'slow and not gpu'
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright

@@ -1,0 +1,5 @@
+"""`python -m distill`."""
+
+from distill.cli import main
+
+main()

@@ -1,0 +1,153 @@
+"""The command line: compose the configuration, refuse what cannot work, run the pipeline asked for."""
+
+import difflib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import hydra
+import yaml
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from distill import schema
+from distill.errors import UserError
+
+CONF = Path(__file__).parent / "conf"
+OmegaConfOrHydra = (HydraException, OmegaConfBaseException)
+
+
+def main() -> None:
+    """Entry point. A mistake of the user's is one line on stderr and exit status 2."""
+    schema.register()
+    # Hydra then raises instead of printing, and the one place that words errors is here.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    # The target and its tokenizer are used from one process: a forked worker would only warn about it.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        _hydra_main()
+    except OmegaConfOrHydra as error:
+        sys.exit(_complain(explain(error)))
+    except KeyboardInterrupt:
+        sys.exit(_complain("stopped; the same command goes on from here", status=130))
+
+
+@hydra.main(config_path="pkg://distill.conf", config_name="config", version_base="1.3")
+def _hydra_main(cfg: DictConfig) -> None:
+    try:
+        check_keys(cfg)
+        check_missing(cfg)
+        check_targets(cfg)
+        hydra.utils.get_method(cfg.pipeline["_target_"])(cfg)
+    except UserError as error:
+        # Not an Exception: Hydra would put a line of its own before ours.
+        sys.exit(_complain(str(error)))
+
+
+def check_keys(cfg: DictConfig) -> None:
+    """Refuse keys that the schema does not know; Hydra lets `+key=value` add them, and nothing would read them.
+
+    Raises:
+        UserError: naming the key and the nearest one that exists.
+    """
+    try:
+        OmegaConf.merge(OmegaConf.structured(schema.Config), OmegaConf.to_container(cfg))
+    except OmegaConfBaseException as error:
+        raise UserError(explain(error)) from error
+
+
+def check_missing(cfg: DictConfig) -> None:
+    """Refuse values that the chosen groups leave to the user.
+
+    Raises:
+        UserError: naming the keys to set.
+    """
+    missing = sorted(OmegaConf.missing_keys(cfg))
+    if missing:
+        raise UserError(f"not set: {', '.join(missing)}; give each on the command line, as key=value")
+
+
+def check_targets(cfg: DictConfig) -> None:
+    """Bind every node that names a callable to that callable's signature.
+
+    Raises:
+        UserError: the callable is not there, or takes no such argument.
+    """
+    for path, node in _target_nodes(OmegaConf.to_container(cfg), ""):
+        target = _find(path, node["_target_"])
+        given = {key: value for key, value in node.items() if not key.startswith("_")}
+        allowed = inspect.signature(target).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in allowed.values()):
+            continue
+        for key in given:
+            if key not in allowed:
+                raise UserError(f"{path}.{key} is not an argument of {node['_target_']}{nearest(key, allowed)}")
+
+
+def explain(error: Exception) -> str:
+    """One line for an error of composition, with the nearest name where a name is wrong."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    text = re.sub(r"\s*(To append to your config use \S+|full_key: \S+|object_type=\S+)", "", text)
+    cause = error.__cause__
+    if cause is not None and str(cause) and str(cause).splitlines()[0] not in text:
+        text = f"{text} ({str(cause).splitlines()[0]})"
+    text = re.sub(r"\s*Config search path: .*", "", text)
+    return f"{text}{_hint(text)}"
+
+
+def _hint(text: str) -> str:
+    if option := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
+        group = CONF / option.group(1)
+        return nearest(option.group(2), {path.stem for path in group.glob("*.yaml")})
+    if key := re.search(r"[Kk]ey '([^']+)'", text):
+        return nearest(key.group(1), {*_schema_keys(schema.Config), *_file_keys()})
+    return ""
+
+
+def nearest(name: str, known: Mapping[str, Any] | set[str]) -> str:
+    """A hint, `; did you mean …?`, or nothing when no known name is close."""
+    close = difflib.get_close_matches(name.split(".")[-1], list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _schema_keys(config: type) -> Iterator[str]:
+    for field in fields(config):
+        yield field.name
+        for kind in (field.type, *get_args(field.type)):
+            if isinstance(kind, type) and is_dataclass(kind):
+                yield from _schema_keys(kind)
+
+
+def _file_keys() -> Iterator[str]:
+    """Arguments of the `_target_` nodes, which only the files of conf/ name."""
+    for path in CONF.rglob("*.yaml"):
+        for key, value in yaml.safe_load(path.read_text()).items():
+            yield key
+            if isinstance(value, dict):
+                yield from value
+
+
+def _target_nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield path, node
+        for key, value in node.items():
+            yield from _target_nodes(value, f"{path}.{key}" if path else str(key))
+
+
+def _find(path: str, name: str) -> Any:
+    try:
+        return hydra.utils.get_object(name)
+    except Exception as error:  # Hydra wraps whatever the import raised in its own types
+        raise UserError(f"{path}._target_={name} cannot be imported: {error}") from error
+
+
+def _complain(message: str, status: int = 2) -> int:
+    sys.stderr.write(f"distill: {message}\n")
+    return status

@@ -1,0 +1,168 @@
+"""The target answers the prompts that have no text: sharded, resumable, by plain exact decoding."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers import PreTrainedModel
+
+from distill.data.corpus import FEATURES, save_corpus, unanswered
+from distill.data.progress import Progress
+from distill.data.sources.splits import stable_hash
+from distill.errors import UserError
+from distill.schema import GenerateConfig
+from distill.speculative import Sampling, decode
+
+SHARDS = "shards"
+ANSWERED_SPLITS = ("train", "validation")
+"""An evaluation row keeps its bare prompt: evaluation decodes it itself."""
+
+
+class Decoded(Protocol):
+    @property
+    def tokens(self) -> list[list[int]]: ...
+
+
+Decode = Callable[..., Decoded]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt to answer: row `row` of `split`."""
+
+    split: str
+    row: int
+    id: str
+    prompt: list[int]
+
+    @property
+    def stream(self) -> int:
+        """The random stream is the row's own, whatever shard, batch or rank it falls to."""
+        return stable_hash(self.split, self.id)
+
+
+def answer_prompts(
+    model: PreTrainedModel,
+    corpus: datasets.DatasetDict,
+    generate: GenerateConfig,
+    eos_token_ids: Sequence[int],
+    folder: Path,
+    *,
+    seed: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    decode: Decode = decode,
+) -> dict[str, Any]:
+    """Write `folder/dataset`, the corpus with the target's answers appended to its bare prompts.
+
+    Shards lie in `folder/shards` as they are finished; a second call makes those that are missing,
+    and the result is the same. With `world` processes, rank r makes shards r, r + world, …; who
+    finds all shards there writes the dataset. An answer that reaches `max_new_tokens` is kept
+    without an EOS.
+
+    Returns:
+        answered_rows, answer_tokens, shards, missing_shards and tokens_per_second of this call.
+
+    Raises:
+        UserError: sizes below 1.
+    """
+    if min(generate.batch_size, generate.shard_rows, generate.max_new_tokens) < 1:
+        raise UserError("generate.batch_size, shard_rows and max_new_tokens must be at least 1.")
+    shards = plan_shards(corpus, generate.shard_rows)
+    paths = [folder / SHARDS / f"{number:05d}.parquet" for number in range(len(shards))]
+    (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+    todo = [n for n in range(rank, len(shards), world) if not paths[n].exists()]
+
+    def answer(questions: list[Question]) -> list[list[int]]:
+        return decode(
+            model,
+            [question.prompt for question in questions],
+            sampling=Sampling(temperature=generate.temperature, top_p=generate.top_p),
+            max_new_tokens=generate.max_new_tokens,
+            eos_token_ids=tuple(eos_token_ids),
+            seed=seed,
+            row_ids=[question.stream for question in questions],
+        ).tokens
+
+    with Progress("answering", sum(len(shards[n]) for n in todo)) as progress:
+        for number in todo:
+            answers = []
+            for batch in batches(shards[number], generate.batch_size):
+                answers += answer(batch)
+                new = sum(map(len, answers[-len(batch) :]))
+                progress.advance(len(batch), new)
+            write_shard(shards[number], answers, paths[number])
+        tokens_per_second = progress.tokens_per_second
+    missing = sum(not path.exists() for path in paths)
+    found = {} if missing else read_shards(shards, paths)
+    if not missing:
+        save_corpus(merged(corpus, found), folder)
+    return {
+        "answered_rows": len(found),
+        "answer_tokens": sum(map(len, found.values())),
+        "shards": len(shards),
+        "missing_shards": missing,
+        "tokens_per_second": tokens_per_second,
+    }
+
+
+def plan_shards(corpus: datasets.DatasetDict, shard_rows: int) -> list[list[Question]]:
+    """Questions in order of prompt length, so that a batch holds prompts of about one length.
+
+    Long ones first: a batch that does not fit into memory fails at once, not after hours.
+    """
+    questions = [
+        Question(split, row, corpus[split][row]["id"], corpus[split][row]["input_ids"])
+        for split in ANSWERED_SPLITS
+        for row in unanswered(corpus[split]).tolist()
+    ]
+    questions.sort(key=lambda question: (-len(question.prompt), question.id))
+    return list(batches(questions, shard_rows))
+
+
+def batches(questions: list[Question], size: int) -> Iterator[list[Question]]:
+    for start in range(0, len(questions), size):
+        yield questions[start : start + size]
+
+
+def write_shard(questions: list[Question], answers: list[list[int]], path: Path) -> None:
+    table = pa.table(
+        {
+            "split": [question.split for question in questions],
+            "id": [question.id for question in questions],
+            "answer": pa.array(answers, pa.list_(pa.int32())),
+        }
+    )
+    partial = path.with_suffix(".partial")
+    pq.write_table(table, partial)
+    partial.replace(path)
+
+
+def read_shards(
+    shards: list[list[Question]], paths: list[Path]
+) -> dict[tuple[str, int], list[int]]:
+    """(split, row) → answer. A shard of other rows is refused: it would answer the wrong prompt."""
+    found = {}
+    for questions, path in zip(shards, paths, strict=True):
+        rows = pq.read_table(path).to_pylist()
+        if [(r["split"], r["id"]) for r in rows] != [(q.split, q.id) for q in questions]:
+            raise UserError(f"{path} answers other rows than this corpus has: delete its folder.")
+        found |= {(q.split, q.row): r["answer"] for q, r in zip(questions, rows, strict=True)}
+    return found
+
+
+def merged(
+    corpus: datasets.DatasetDict, answers: dict[tuple[str, int], list[int]]
+) -> dict[str, datasets.Dataset]:
+    splits: dict[str, datasets.Dataset] = {str(name): part for name, part in corpus.items()}
+    for split in ANSWERED_SPLITS:
+        columns: dict[str, list[Any]] = {name: list(corpus[split][name]) for name in FEATURES}
+        for (name, row), answer in answers.items():
+            if name == split:
+                columns["input_ids"][row] = [*columns["input_ids"][row], *answer]
+        splits[split] = datasets.Dataset.from_dict(columns, features=FEATURES)
+    return splits

@@ -1,0 +1,157 @@
+"""The corpus: a source tokenized once, as an Arrow dataset with three splits."""
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow.compute as compute
+from transformers import PreTrainedTokenizerBase
+
+from distill.data.encode import Encoder, Example
+from distill.data.progress import Progress
+from distill.data.sources.rows import Problem, Row, Source
+from distill.data.sources.splits import stable_hash
+from distill.errors import UserError
+from distill.schema import DataConfig, TargetConfig
+
+SPLITS = ("train", "validation", "evaluation")
+FEATURES = datasets.Features(
+    {
+        "id": datasets.Value("string"),
+        "domain": datasets.Value("string"),
+        "input_ids": datasets.List(datasets.Value("int32")),
+        "prompt_length": datasets.Value("int32"),
+    }
+)
+DATASET = "dataset"
+
+
+def build_corpus(
+    source: Source,
+    tokenizer: PreTrainedTokenizerBase,
+    data: DataConfig,
+    target: TargetConfig,
+    folder: Path,
+    *,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Write `dataset/` and `problems.json` into `folder`; returns the counts of both.
+
+    seed: which training rows a limit takes; held-out rows do not depend on it, so that runs with
+    different seeds stay comparable. Raises `UserError` if a split that is wanted stays empty.
+    """
+    encoder = Encoder(tokenizer, data, target)
+    rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
+    for row in source.rows():
+        rows[row.split].append(row)
+    limits = (data.train_rows, data.validation_rows, data.evaluation_rows)
+    splits: dict[str, list[Example]] = {}
+    for split, limit in zip(SPLITS, limits, strict=True):
+        with Progress(f"tokenizing {split}", limit) as progress:
+            splits[split] = list(progress.each(islice(examples(rows[split], encoder, seed), limit)))
+        if not splits[split] and limit != 0:
+            raise UserError(empty_split(split, len(rows[split]), encoder.dropped))
+    corpus = {split: to_dataset(found) for split, found in splits.items()}
+    write_problems(source.problems, encoder.dropped, folder)
+    save_corpus(corpus, folder)
+    return counts(corpus, source.problems, encoder.dropped)
+
+
+def examples(rows: list[Row], encoder: Encoder, seed: int) -> Iterator[Example]:
+    """Examples in an order fixed by hash, so that a limit takes a fair part of the source.
+
+    Training rows come whole, one after the other. Held-out ones go round the groups (modules),
+    one example of each at a time, so that few examples still stand for many groups.
+    """
+    train = bool(rows) and rows[0].split == "train"
+    order = seed if train else 0
+    ordered = sorted(rows, key=lambda row: (stable_hash(order, row.id), row.id))
+    if train:
+        return chain.from_iterable(map(encoder.examples, ordered))
+    groups: dict[str, list[Iterator[Example]]] = {}
+    for row in ordered:
+        groups.setdefault(row.group, []).append(encoder.examples(row))
+    return round_robin(round_robin(documents) for documents in groups.values())
+
+
+def round_robin(iterators: Iterable[Iterator[Example]]) -> Iterator[Example]:
+    waiting = deque(iterators)
+    while waiting:
+        current = waiting.popleft()
+        found = next(current, None)
+        if found is not None:
+            yield found
+            waiting.append(current)
+
+
+def empty_split(split: str, rows: int, dropped: Counter[str]) -> str:
+    reasons = "; ".join(f"{number} dropped: {reason}" for reason, number in dropped.items())
+    return (
+        f"No row is left for {split} out of {rows} ({reasons or 'the source gave none'}): give the "
+        f"source more rows, a larger data.max_length, or set data.{split}_rows=0."
+    )
+
+
+def to_dataset(found: list[Example]) -> datasets.Dataset:
+    columns = {name: [getattr(example, name) for example in found] for name in FEATURES}
+    return datasets.Dataset.from_dict(columns, features=FEATURES)
+
+
+def save_corpus(splits: dict[str, datasets.Dataset], folder: Path) -> None:
+    """Whole or not at all: written beside its place, then renamed."""
+    partial = folder / f"{DATASET}.partial"
+    datasets.disable_progress_bars()
+    datasets.DatasetDict(**splits).save_to_disk(partial)
+    partial.replace(folder / DATASET)
+
+
+def load_corpus(folder: Path) -> datasets.DatasetDict:
+    """Memory-mapped splits; columns id, domain, input_ids, prompt_length."""
+    if not (folder / DATASET).is_dir():
+        raise UserError(f"{folder} holds no corpus: run pipeline=prepare first.")
+    return datasets.DatasetDict.load_from_disk(folder / DATASET)
+
+
+def write_problems(problems: list[Problem], dropped: Counter[str], folder: Path) -> None:
+    content = {"rows": [asdict(problem) for problem in problems], "dropped": dict(dropped)}
+    (folder / "problems.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def row_lengths(split: datasets.Dataset) -> np.ndarray:
+    """Tokens of each row [rows], without reading the tokens."""
+    table = split.with_format("arrow")[:]
+    return compute.list_value_length(table["input_ids"]).to_numpy().astype(np.int64)  # type: ignore[attr-defined]
+
+
+def supervised_counts(split: datasets.Dataset) -> np.ndarray:
+    """Supervised tokens of each row [rows]: those at positions >= max(prompt_length, 1)."""
+    begins = np.maximum(np.asarray(split["prompt_length"], dtype=np.int64), 1)
+    return np.maximum(row_lengths(split) - begins, 0)
+
+
+def unanswered(split: datasets.Dataset) -> np.ndarray:
+    """Indices of the rows that hold a prompt and nothing to learn."""
+    return np.flatnonzero(supervised_counts(split) == 0)
+
+
+def counts(
+    corpus: dict[str, datasets.Dataset], problems: list[Problem], dropped: Counter[str]
+) -> dict[str, Any]:
+    """Rows per split, tokens of training, rows to answer, and how many rows were not used."""
+    train = corpus["train"]
+    learnt = (train, corpus["validation"])
+    return {
+        **{f"{split}_rows": len(found) for split, found in corpus.items()},
+        "train_tokens": int(row_lengths(train).sum()),
+        "train_supervised_tokens": int(supervised_counts(train).sum()),
+        "unanswered": sum(len(unanswered(split)) for split in learnt),
+        "skipped_rows": sum(not problem.repaired for problem in problems),
+        "repaired_rows": sum(problem.repaired for problem in problems),
+        "dropped_rows": dropped.total(),
+    }

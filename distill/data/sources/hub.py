@@ -1,0 +1,118 @@
+"""`hub`: a dataset by its name on the Hugging Face hub, or a local folder of parquet or JSON."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from distill.data.sources.records import BadRecordError
+from distill.data.sources.rows import Problem, Row
+from distill.data.sources.splits import check_fractions
+from distill.data.sources.table import Entry, Table, refuse_without_rows, split_rows
+from distill.errors import UserError
+
+
+@dataclass
+class HubSource:
+    """columns: our field (see `records.py`) → the dataset's column, e.g. `{prompt: instruction}`;
+    empty when the dataset uses our names.
+
+    At most `max_rows` rows of a split are read; they are streamed, so nothing else is downloaded
+    and no copy is kept. evaluation_split: the split that is held out; without it, a share of
+    `split` is.
+    """
+
+    name: str
+    columns: dict[str, str] = field(default_factory=dict)
+    subset: str | None = None
+    revision: str | None = None
+    split: str = "train"
+    evaluation_split: str | None = None
+    max_rows: int = 50_000
+    validation_fraction: float = 0.05
+    evaluation_fraction: float = 0.05
+    max_characters: int = 500_000
+    _table: Table = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._table = Table(self.max_characters)
+
+    @property
+    def problems(self) -> list[Problem]:
+        _ = self._rows
+        return self._table.problems
+
+    def check(self) -> None:
+        _ = self._rows
+
+    def rows(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        check_fractions(self.validation_fraction, self.evaluation_fraction)
+        held_out = self._entries(self.evaluation_split) if self.evaluation_split else []
+        training = self._entries(self.split)
+        fractions = (self.validation_fraction, self.evaluation_fraction)
+        return split_rows(training, held_out, fractions, self._table.problems)
+
+    def _entries(self, split: str) -> list[Entry]:
+        file = f"{self.name}[{split}]"
+        entries = self._table.read(file, self._records(split))
+        refuse_without_rows(file, entries, self._table.problems)
+        return entries
+
+    def _records(self, split: str) -> Iterator[tuple[int, Mapping[str, Any] | BadRecordError]]:
+        import datasets  # a second of import that only this source needs
+
+        try:
+            stream = datasets.load_dataset(
+                self.name, self.subset, split=split, revision=self.revision, streaming=True
+            )
+            for line, record in enumerate(stream.take(self.max_rows), start=1):
+                if line == 1:
+                    self._check_columns(record)
+                ours = {name: record[theirs] for name, theirs in self.columns.items()}
+                yield line, ours or record
+        except UserError:
+            raise
+        except (OSError, ValueError, ConnectionError) as error:
+            raise UserError(
+                f"The dataset {self.name!r} (split {split!r}) cannot be read: {error}. Check "
+                "data.source.name, subset, split and revision, or use data=jsonl with a file."
+            ) from error
+
+    def _check_columns(self, record: Mapping[str, Any]) -> None:
+        missing = sorted(set(self.columns.values()) - set(record))
+        if missing:
+            raise UserError(
+                f"{self.name} has no column {missing}: its columns are {sorted(record)}; map the "
+                "fields with data.source.columns."
+            )
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {
+            "source": "hub",
+            "name": self.name,
+            "content": self._content(),
+            "splits": [self.split, self.evaluation_split, self.subset],
+            "columns": dict(self.columns),
+            "max_rows": self.max_rows,
+            "fractions": [self.validation_fraction, self.evaluation_fraction],
+            "max_characters": self.max_characters,
+        }
+
+    def _content(self) -> str:
+        """The commit on the hub, or the SHA-256 of a local folder's files."""
+        folder = Path(self.name).expanduser()
+        if not folder.is_dir():
+            from huggingface_hub import HfApi
+
+            return HfApi().dataset_info(self.name, revision=self.revision).sha or "unknown"
+        digest = hashlib.sha256()
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()

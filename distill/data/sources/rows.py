@@ -1,0 +1,79 @@
+"""What a source yields: a row, the three kinds of content, and the problems met on the way."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Message = dict[str, str]
+"""`role` (system, user, assistant or tool) and `content`."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """Raw text, learnt from whole: cut into windows for training, into prompts for evaluation."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A raw prompt, continued without a template. No answer: the target writes it."""
+
+    prompt: str
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Messages for the serving template. A last message of the user's is for the target to answer.
+
+    follow_ups: user turns still to come, each after the answer to the one before.
+    """
+
+    messages: tuple[Message, ...]
+    follow_ups: tuple[str, ...] = ()
+
+
+Content = Document | Completion | Chat
+
+
+@dataclass(frozen=True)
+class Row:
+    """group: rows of one group (a module, one prompt) never stand in two splits.
+
+    split: `train`, `validation` or `evaluation`.
+    """
+
+    id: str
+    domain: str
+    group: str
+    split: str
+    content: Content
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A row of the input that was skipped, or mended and kept. `line` counts from 1."""
+
+    file: str
+    line: int
+    reason: str
+    repaired: bool = False
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}:{self.line}: {'repaired' if self.repaired else 'skipped'}: {self.reason}"
+        )
+
+
+class Source(Protocol):
+    """rows() is deterministic; check() raises `UserError` and needs no model and no tokenizer."""
+
+    @property
+    def problems(self) -> list[Problem]: ...
+
+    def rows(self) -> Iterator[Row]: ...
+
+    def check(self) -> None: ...
+
+    def fingerprint(self) -> dict[str, Any]: ...

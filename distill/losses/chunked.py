@@ -1,0 +1,131 @@
+"""The student's side of the fused losses: chunks of logits, their gradients, and the autograd node.
+
+Shapes: T tokens, V vocabulary, d student width, C tokens per chunk.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from distill.losses.head import Head
+from distill.losses.kernels import Scores
+
+# Blocks of this many rows: fp32 copies of their student and teacher logits, p and q stay in a core's cache.
+BLOCK_ROWS = 16
+
+
+class ChunkTeacher(Protocol):
+    """What the student learns from, asked for one chunk at a time."""
+
+    def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:
+        """Score tokens first … first + count − 1 and overwrite their logits with the loss's gradient.
+
+        student_logits is [≥ count, V]: rows beyond ``count`` may be used as padding; scores are [count].
+        """
+        ...
+
+
+class Gradients(NamedTuple):
+    """By hidden states [T, d], weight [V, d] and bias [V]; None where nobody asked."""
+
+    hidden: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+def padded_rows(chunk_size: int) -> int:
+    """Rows of a chunk's buffer: whole blocks, so that a compiled kernel sees one shape."""
+    return -(-chunk_size // BLOCK_ROWS) * BLOCK_ROWS
+
+
+def chunked_linear_loss(
+    hidden: Tensor, head: Head, teacher: ChunkTeacher, chunk_size: int, compute_dtype: torch.dtype
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Sum of ``teacher``'s scores of head(hidden) [T, V], differentiable by hidden, weight and bias."""
+    setting = _Setting(head, teacher, chunk_size, compute_dtype)
+    apply: Any = _ChunkedLoss.apply  # untyped upstream
+    loss, sums = apply(hidden, head.weight, head.bias, setting)
+    names = ("divergence", "alpha", "agreement", "tokens")
+    return loss, dict(zip(names, sums.unbind(), strict=True))
+
+
+class _Setting(NamedTuple):
+    head: Head
+    teacher: ChunkTeacher
+    chunk_size: int
+    compute_dtype: torch.dtype
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, setting: _Setting
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast(hidden.device.type, enabled=False):
+            sums, gradients = _run(hidden, setting, ctx.needs_input_grad)
+        ctx.gradients = gradients
+        ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
+        ctx.mark_non_differentiable(sums)
+        return sums[0].clone(), sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, loss_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if ctx.gradients is None:
+            raise RuntimeError("the fused loss's gradients were used up by an earlier backward")
+        # Scaled in place: a copy of the head's gradient would cost more than the multiplication.
+        scaled = tuple(
+            None if g is None else g.mul_(loss_gradient).to(dtype)
+            for g, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
+        )
+        ctx.gradients = None
+        return *scaled, None
+
+
+def _run(
+    hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]
+) -> tuple[Tensor, Gradients]:
+    """All chunks: sums of divergence, alpha, agreement and tokens [4], and the gradients."""
+    head = setting.head.detach().to(setting.compute_dtype)
+    T, V = hidden.shape[0], head.weight.shape[0]
+    accurate = torch.promote_types(setting.compute_dtype, torch.float32)
+    gradients = _zeros(hidden, head, needed, accurate)
+    rows = padded_rows(min(setting.chunk_size, max(T, 1)))
+    logits = hidden.new_zeros(rows, V, dtype=setting.compute_dtype)
+    weight_part = torch.empty_like(head.weight) if needed[1] and accurate != head.weight.dtype else None
+    sums = hidden.new_zeros(4, dtype=accurate)
+    for first in range(0, T, setting.chunk_size):
+        chunk = hidden.detach()[first : first + setting.chunk_size].to(setting.compute_dtype)
+        count = chunk.shape[0]
+        head.logits_into(logits[:count], chunk)
+        plain = logits.clone() if head.softcap is not None else logits
+        scores = setting.teacher.score_(logits, first, count)
+        sums += torch.stack([*(part.sum() for part in scores), sums.new_tensor(float(count))])
+        gradient = head.logits_gradient_(logits, plain)[:count]
+        _accumulate(gradients, gradient, chunk, head, first, weight_part)
+    return sums, gradients
+
+
+def _zeros(hidden: Tensor, head: Head, needed: tuple[bool, ...], dtype: torch.dtype) -> Gradients:
+    return Gradients(
+        torch.zeros_like(hidden, dtype=dtype) if needed[0] else None,
+        torch.zeros_like(head.weight, dtype=dtype) if needed[1] else None,
+        torch.zeros_like(head.bias, dtype=dtype) if needed[2] and head.bias is not None else None,
+    )
+
+
+def _accumulate(
+    into: Gradients, gradient: Tensor, chunk: Tensor, head: Head, first: int, weight_part: Tensor | None
+) -> None:
+    """Add one chunk's share, gradient [C, V] by the logits, to the gradients by the inputs."""
+    if into.hidden is not None:
+        into.hidden[first : first + len(chunk)] = gradient @ head.weight
+    if into.weight is not None:
+        if weight_part is None:
+            into.weight.addmm_(gradient.t(), chunk)
+        else:  # half precision: the product in its dtype, the sum over chunks in fp32
+            into.weight.add_(torch.mm(gradient.t(), chunk, out=weight_part))
+    if into.bias is not None:
+        into.bias.add_(gradient.sum(0, dtype=into.bias.dtype))

@@ -1,0 +1,115 @@
+"""Divergences between the target's and the draft's next-token distributions.
+
+Shapes: T supervised tokens, V vocabulary. ``student_logits`` and ``teacher_logits`` are [T, V],
+results are [T], in nats. p is the teacher (target), q the student (draft), both softmax(logits / temperature).
+
+Every function returns the plain divergence of the two tempered distributions. Its gradient shrinks as
+1/temperature²; ``t_squared=True`` multiplies by temperature² (Hinton et al. 2015, "Distilling the
+Knowledge in a Neural Network", section 2.1) so that the step size does not depend on the temperature.
+
+A token of logit −inf has probability zero and adds nothing where the weighting side is zero; where the
+true divergence is infinite the result is +inf. Half precision is read, the maths runs in fp32
+(float64 stays float64).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from distill.errors import UserError
+
+
+def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """log softmax(logits / temperature) over the last axis, in fp32 or better."""
+    if not temperature > 0:
+        raise UserError(f"temperature is {temperature}; a divergence needs a temperature above 0")
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return torch.log_softmax(wide if temperature == 1.0 else wide / temperature, dim=-1)
+
+
+def check_same_vocabulary(student_logits: Tensor, teacher_logits: Tensor) -> None:
+    """Refuse logits of different widths: widening the narrower with zeros would give it real mass."""
+    if student_logits.shape != teacher_logits.shape:
+        raise UserError(
+            f"student logits {tuple(student_logits.shape)} and teacher logits "
+            f"{tuple(teacher_logits.shape)} differ; slice both to the common real ids"
+        )
+
+
+def expectation(probability: Tensor, log_ratio: Tensor) -> Tensor:
+    """Σ_x probability · log_ratio with 0 · (±inf or nan) = 0, in value and in gradient: [T]."""
+    present = probability > 0
+    return (probability * torch.where(present, log_ratio, 0.0)).sum(-1)
+
+
+def forward_kl(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    *,
+    t_squared: bool = False,
+) -> Tensor:
+    """KL(p‖q) = Σ p log(p/q), teacher first: covers all the teacher's mass. [T, V] ×2 → [T].
+
+    Bounds acceptance from below (Pinsker): alpha ≥ 1 − sqrt(KL/2). Gradient by student logits: (q − p)/temperature.
+    """
+    check_same_vocabulary(student_logits, teacher_logits)
+    log_p = log_probabilities(teacher_logits, temperature)
+    log_q = log_probabilities(student_logits, temperature)
+    return expectation(log_p.exp(), log_p - log_q) * _scale(temperature, t_squared)
+
+
+def reverse_kl(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    *,
+    t_squared: bool = False,
+) -> Tensor:
+    """KL(q‖p) = Σ q log(q/p), student first: seeks the teacher's modes. [T, V] ×2 → [T].
+
+    Infinite, with no gradient to follow, where the student has mass on a token of teacher logit −inf:
+    mask both sides alike.
+    """
+    check_same_vocabulary(student_logits, teacher_logits)
+    log_p = log_probabilities(teacher_logits, temperature)
+    log_q = log_probabilities(student_logits, temperature)
+    return expectation(log_q.exp(), log_q - log_p) * _scale(temperature, t_squared)
+
+
+def jsd(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    *,
+    beta: float = 0.5,
+    t_squared: bool = False,
+) -> Tensor:
+    """β·KL(p‖m) + (1 − β)·KL(q‖m), m = βp + (1 − β)q, 0 < β < 1. [T, V] ×2 → [T].
+
+    Agarwal et al. 2024 (GKD), equation 1. At most the entropy of a β coin (log 2 at β = ½); divided by β it tends to
+    KL(p‖q) as β → 0, divided by 1 − β to KL(q‖p) as β → 1.
+    """
+    if not 0.0 < beta < 1.0:
+        raise UserError(f"jsd beta is {beta}; use 0 < beta < 1, or forward_kl / reverse_kl for the ends")
+    check_same_vocabulary(student_logits, teacher_logits)
+    log_p = log_probabilities(teacher_logits, temperature)
+    log_q = log_probabilities(student_logits, temperature)
+    p, q = log_p.exp(), log_q.exp()
+    # logaddexp(−inf, −inf) has a nan gradient; such tokens weigh nothing on either side.
+    nowhere = torch.isneginf(log_p) & torch.isneginf(log_q)
+    log_p, log_q = log_p.masked_fill(nowhere, 0.0), log_q.masked_fill(nowhere, 0.0)
+    log_m = torch.logaddexp(log_p + math.log(beta), log_q + math.log1p(-beta))
+    divergence = beta * expectation(p, log_p - log_m) + (1 - beta) * expectation(q, log_q - log_m)
+    return divergence * _scale(temperature, t_squared)
+
+
+def cross_entropy(student_logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> Tensor:
+    """−log q(token): the hard-label loss. [T, V], [T] → [T]."""
+    log_q = log_probabilities(student_logits, temperature)
+    return -log_q.gather(-1, token_ids.long().unsqueeze(-1)).squeeze(-1)
+
+
+def _scale(temperature: float, t_squared: bool) -> float:
+    return temperature**2 if t_squared else 1.0

@@ -1,0 +1,110 @@
+"""From hidden states straight to loss and gradients, without logits for the whole batch.
+
+Shapes: T tokens, V vocabulary, d student width, D teacher width, C tokens per chunk.
+The gradients by student hidden states, head and bias are made in the forward, chunk by chunk, in
+buffers that are used again; the backward only multiplies them by the incoming scalar.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from distill.errors import UserError
+from distill.losses.chunked import chunked_linear_loss
+from distill.losses.dense import DenseTeacher
+from distill.losses.divergence import forward_kl
+from distill.losses.head import Head
+from distill.losses.kernels import Divergence
+
+
+def fused_linear_loss(
+    student_hidden: Tensor,
+    student_head: Tensor | Head,
+    teacher_hidden: Tensor,
+    teacher_head: Tensor | Head,
+    *,
+    divergence: Divergence = forward_kl,
+    temperature: float = 1.0,
+    mask: Tensor | None = None,
+    chunk_size: int = 128,
+    vocabulary_size: int | None = None,
+    student_bias: Tensor | None = None,
+    teacher_bias: Tensor | None = None,
+    compute_dtype: torch.dtype | None = None,
+    compiled: bool = False,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The SUM of a divergence over the unmasked tokens; the caller divides by the global supervised count.
+
+    Args:
+        student_hidden: [T, d]; receives a gradient.
+        student_head: [V, d] or a ``Head``; weight and bias receive a gradient, summed in fp32.
+        teacher_hidden: [T, D], no gradient.
+        teacher_head: [V, D] or a ``Head``, no gradient.
+        divergence: a per-token function of ``distill.losses``, a ``partial`` of one, or a ``Mixture``.
+        temperature: of both sides in the loss. The metrics are at temperature 1.
+        mask: [T] bool, true where a token counts; the others cost nothing. None: all count.
+        chunk_size: tokens whose logits exist at one time.
+        vocabulary_size: ids shared by both; rows beyond it are padding. None: the smaller head's.
+        student_bias: [V], in place of ``Head(bias=)``.
+        teacher_bias: [V], likewise.
+        compute_dtype: of the student's matrix products; None: the student head's. Softmaxes run in fp32.
+        compiled: torch.compile the maths per block of rows (on CPU: C++, half a minute at the first call).
+
+    Returns:
+        The loss (0-d, fp32) and detached sums over the unmasked tokens: ``divergence``, ``alpha``
+        (Σ_x min(p, q)), ``agreement`` (argmaxes equal), ``tokens``.
+
+    Raises:
+        UserError: tensors that cannot belong together.
+    """
+    student = _head(student_head, student_bias)
+    teacher = _head(teacher_head, teacher_bias)
+    size = vocabulary_size or min(student.weight.shape[0], teacher.weight.shape[0])
+    student, teacher = student.sliced(size), teacher.sliced(size)
+    _check(student_hidden, student, teacher_hidden, teacher, mask, chunk_size)
+    if mask is not None:
+        kept = mask.nonzero().squeeze(1)
+        student_hidden = student_hidden.index_select(0, kept)
+        teacher_hidden = teacher_hidden.index_select(0, kept)
+    source = DenseTeacher(
+        teacher_hidden, teacher, divergence, temperature, chunk_size, compiled=compiled
+    )
+    return chunked_linear_loss(
+        student_hidden, student, source, chunk_size, compute_dtype or student.weight.dtype
+    )
+
+
+def _head(head: Tensor | Head, bias: Tensor | None) -> Head:
+    if isinstance(head, Tensor):
+        return Head(head, bias)
+    if bias is not None and head.bias is not None:
+        raise UserError("a bias is given twice: in the Head and as a keyword; drop one")
+    return head if bias is None else replace(head, bias=bias)
+
+
+def _check(
+    student_hidden: Tensor,
+    student: Head,
+    teacher_hidden: Tensor,
+    teacher: Head,
+    mask: Tensor | None,
+    chunk_size: int,
+) -> None:
+    for name, hidden, head in (
+        ("student", student_hidden, student),
+        ("teacher", teacher_hidden, teacher),
+    ):
+        if hidden.ndim != 2 or hidden.shape[1] != head.weight.shape[1]:
+            raise UserError(
+                f"{name} hidden states are {tuple(hidden.shape)} and its head "
+                f"{tuple(head.weight.shape)}; flatten them to [tokens, width] of the head's width"
+            )
+    tokens = student_hidden.shape[0]
+    if teacher_hidden.shape[0] != tokens or (mask is not None and mask.shape != (tokens,)):
+        raise UserError(
+            f"student has {tokens} tokens, teacher {teacher_hidden.shape[0]}, mask "
+            f"{None if mask is None else tuple(mask.shape)}; give the same tokens to all"
+        )
+    if chunk_size < 1:
+        raise UserError(f"chunk_size is {chunk_size}; use 1 or more")

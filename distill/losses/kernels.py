@@ -1,0 +1,96 @@
+"""From the logits of a few tokens to their losses and the gradient by student logits.
+
+Shapes: R rows (tokens), V vocabulary. A kernel reads student and teacher logits [R, V] and overwrites the
+student's with the gradient of the summed loss by them. Callers pass a few rows at a time, so that
+all passes over a row hit the processor's cache.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from distill.losses.acceptance import alpha
+from distill.losses.divergence import forward_kl
+
+
+class Divergence(Protocol):
+    """f(student_logits [T, V], teacher_logits [T, V], temperature) -> [T], such as ``forward_kl``."""
+
+    def __call__(
+        self, student_logits: Tensor, teacher_logits: Tensor, temperature: float, /
+    ) -> Tensor: ...
+
+
+class Scores(NamedTuple):
+    """Per token, [R]: the loss, Σ min(p, q) at temperature 1, and 1 where both argmaxes are equal."""
+
+    values: Tensor
+    alpha: Tensor
+    agreement: Tensor
+
+
+Kernel = Callable[[Tensor, Tensor, float], Scores]
+
+
+def agreement(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """1 where student and teacher have their maximum on one token, else 0: [R, V] ×2 → [R].
+
+    That is so exactly when the two maxima add up to the maximum of the sum: cheaper than two argmaxes.
+    """
+    both = (student_logits + teacher_logits).amax(-1)
+    return (both == student_logits.amax(-1) + teacher_logits.amax(-1)).float()
+
+
+def autograd_kernel(divergence: Divergence) -> Kernel:
+    """The kernel of any per-token divergence: its own definition, differentiated by autograd."""
+
+    def kernel(student: Tensor, teacher: Tensor, temperature: float) -> Scores:
+        s, t = wide(student), wide(teacher)
+
+        def summed(x: Tensor) -> tuple[Tensor, Tensor]:
+            values = divergence(x, t, temperature)
+            return values.sum(), values
+
+        grad = cast(Callable[..., Any], torch.func.grad)  # untyped upstream
+        gradient, values = grad(summed, has_aux=True)(s)
+        scores = Scores(values, alpha(s, t), agreement(s, t))
+        student.copy_(gradient)  # last: s is the same memory when the logits are fp32
+        return scores
+
+    return kernel
+
+
+class ForwardKLKernel:
+    """``forward_kl`` in closed form, gradient (q − p)/temperature, in buffers that are used again."""
+
+    def __init__(self, rows: int, vocabulary_size: int, dtype: torch.dtype):
+        accurate = torch.promote_types(dtype, torch.float32)
+        self._buffers = torch.empty(5, rows, vocabulary_size, dtype=accurate)
+
+    def __call__(self, student: Tensor, teacher: Tensor, temperature: float) -> Scores:
+        s, t, p, q, scratch = (buffer[: student.shape[0]] for buffer in self._buffers)
+        s.copy_(student)
+        t.copy_(teacher)
+        torch.softmax(s, -1, out=q)
+        torch.softmax(t, -1, out=p)
+        s_max, t_max = s.amax(-1), t.amax(-1)
+        agree = (torch.add(s, t, out=scratch).amax(-1) == s_max + t_max).float()
+        overlap = torch.minimum(p, q, out=scratch).sum(-1)
+        if temperature != 1.0:
+            torch.softmax(s.div_(temperature), -1, out=q)
+            torch.softmax(t.div_(temperature), -1, out=p)
+            s_max, t_max = s_max / temperature, t_max / temperature
+        # log Z of a row, read off its largest token: log p(max) = max − log Z.
+        log_z_ratio = (s_max - q.amax(-1).log()) - (t_max - p.amax(-1).log())
+        values = torch.sub(t, s, out=scratch).mul_(p).sum(-1) + log_z_ratio
+        if not bool(values.isfinite().all()):  # a logit of −inf made 0 · inf above
+            values = forward_kl(s, t)
+        student.copy_(q.sub_(p) if temperature == 1.0 else q.sub_(p).div_(temperature))
+        return Scores(values.clamp_min_(0.0), overlap, agree)
+
+
+def wide(logits: Tensor) -> Tensor:
+    """fp32, or float64 if it already is."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

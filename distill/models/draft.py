@@ -1,0 +1,214 @@
+"""The draft: made from a plan, saved whole, loaded only if it is what its config says."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from distill.errors import UserError
+from distill.models.folder import (
+    commit_folder,
+    copy_tokenizer,
+    read_json,
+    safetensors_files,
+    tensor_shapes,
+)
+from distill.models.plan import DraftPlan, build_meta
+from distill.models.svd import HeadStatistics, factorise
+from distill.models.target import eos_token_ids, load_model
+
+
+def initialise_draft(
+    plan: DraftPlan,
+    init: str,
+    target_folder: Path,
+    seed: int,
+    statistics: HeadStatistics | None = None,
+) -> PreTrainedModel:
+    """Make the draft of `plan`, float32 on the CPU, the same for the same seed.
+
+    init: `scratch` is the family's own initialisation; `svd` then replaces embedding and head by
+    projections of the target's (`distill.models.svd`), weighted by `statistics` where given.
+    `pretrained` and `ready` drafts come from `load_draft`.
+    """
+    if init not in _INITIALISERS:
+        raise UserError(
+            f"draft.init {init!r} cannot be made from a plan: use {' or '.join(_INITIALISERS)}, or "
+            "set draft.init=pretrained and draft.model."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(plan.config, dtype=torch.float32)
+    _INITIALISERS[init](model, target_folder, statistics)
+    return model
+
+
+def _scratch(
+    model: PreTrainedModel, target_folder: Path, statistics: HeadStatistics | None
+) -> None:
+    """Nothing to add to the family's own initialisation."""
+
+
+@torch.no_grad()
+def _project(
+    model: PreTrainedModel, target_folder: Path, statistics: HeadStatistics | None
+) -> None:
+    """Fill embedding and head from the target's.
+
+    Each keeps the target matrix's root mean square: a scale that trained weights of the family
+    have, whatever the projection did to it. The final norm's gain stays 1.
+    """
+    embedding, head = (weight for _, weight in _ends(model))
+    target_embedding, target_head = _read_ends(target_folder)
+    head.copy_(_at_scale(factorise(target_head, head.shape[1], statistics).rows, target_head))
+    if embedding is not head:
+        rows = factorise(target_embedding, embedding.shape[1], _counts_only(statistics)).rows
+        embedding.copy_(_at_scale(rows, target_embedding))
+
+
+_INITIALISERS: dict[str, Callable[[PreTrainedModel, Path, HeadStatistics | None], None]] = {
+    "scratch": _scratch,
+    "svd": _project,
+}
+
+
+def _at_scale(rows: Tensor, like: Tensor) -> Tensor:
+    return rows * (like.double().square().mean() / rows.square().mean()).sqrt()
+
+
+def _counts_only(statistics: HeadStatistics | None) -> HeadStatistics | None:
+    """Input rows meet no final hidden state: weigh them by frequency alone."""
+    if statistics is None:
+        return None
+    return HeadStatistics(
+        statistics.token_counts, torch.eye(len(statistics.second_moment), dtype=torch.float64)
+    )
+
+
+def _ends(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return (name, weight) of the embedding and of the head."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    modules = {id(module): name for name, module in model.named_modules()}
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())  # pyright: ignore[reportCallIssue]
+    names = [f"{modules[id(module)]}.weight" for module in ends]
+    return [(name, named[name]) for name in names]
+
+
+def _read_ends(folder: Path) -> list[Tensor]:
+    """Read the target's embedding and head [V, D], and nothing else of it."""
+    from transformers import AutoConfig
+
+    embedding, head = _stored_ends(folder, build_meta(AutoConfig.from_pretrained(folder)))
+    if embedding is None:
+        raise UserError(f"{folder} has no embedding weights: fetch the model again.")
+    return [_read_tensor(folder, name) for name in (embedding, head or embedding)]
+
+
+def _stored_ends(folder: Path, model: nn.Module) -> list[str | None]:
+    """Return the stored names of embedding and head; a base model's file leaves its prefix out."""
+    stored = tensor_shapes(folder)
+    prefix = f"{model.base_model_prefix}."
+    found: list[str | None] = []
+    for name, _ in _ends(model):
+        spellings = (name, name.removeprefix(prefix))
+        found.append(next((spelling for spelling in spellings if spelling in stored), None))
+    return found
+
+
+def _read_tensor(folder: Path, name: str) -> Tensor:
+    for path in safetensors_files(folder):
+        with safe_open(path, framework="pt") as file:
+            if name in file.keys():  # noqa: SIM118  # safe_open is no mapping
+                return file.get_tensor(name)
+    raise KeyError(name)
+
+
+def save_draft(
+    model: PreTrainedModel, folder: Path, target_folder: Path, dtype: torch.dtype | None = None
+) -> None:
+    """Write a folder that servers load as it is; it appears whole or not at all.
+
+    Weights (in `dtype`, default the model's), config, the target's tokenizer and chat template byte
+    for byte, generation_config with the target's EOS list. UserError: see `check_tied`.
+    """
+    (_, embedding), (_, head) = _ends(model)
+    check_tied(model.config.tie_word_embeddings, same=embedding is head, place="the draft")
+    dtype = dtype or model.dtype
+    config = copy.deepcopy(model.config)
+    config.dtype = dtype
+    config.architectures = [type(model).__name__]
+    with commit_folder(folder) as partial:
+        config.save_pretrained(partial)
+        save_file(_own_tensors(model, dtype), partial / "model.safetensors", {"format": "pt"})
+        copy_tokenizer(target_folder, partial)
+        generation = _generation_config(target_folder)
+        text = json.dumps(generation, indent=2, sort_keys=True) + "\n"
+        (partial / "generation_config.json").write_text(text, encoding="utf-8")
+
+
+def _own_tensors(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Every stored tensor once: a tied head is under the embedding's name only."""
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            cast = dtype if tensor.is_floating_point() else tensor.dtype
+            tensors[name] = tensor.detach().to("cpu", cast).contiguous()
+    return tensors
+
+
+def _generation_config(target_folder: Path) -> dict:
+    """Return the target's, with its EOS as a list: the draft stops as the target does."""
+    generation = read_json(target_folder, "generation_config.json")
+    # transformers would rebuild a file with this mark from config.json, without the list.
+    generation.pop("_from_model_config", None)
+    return generation | {"eos_token_id": list(eos_token_ids(target_folder))}
+
+
+def load_draft(
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """Load a draft in eval mode; its rotary tables stay float32 (`model.to(dtype)` rounds them).
+
+    UserError: missing weights, or a head that is not tied as the config says.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    embedding, head = _stored_ends(folder, build_meta(config, trust_remote_code=trust_remote_code))
+    tied = config.get_text_config(decoder=True).tie_word_embeddings
+    if embedding is None or head is None:
+        check_tied(tied, same=head is None, place=str(folder))
+    elif tied:
+        same = torch.equal(_read_tensor(folder, embedding), _read_tensor(folder, head))
+        check_tied(tied, same=same, place=str(folder))
+    model = load_model(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+    return model.to(device).eval()  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def check_tied(tied: bool, *, same: bool, place: str) -> None:
+    """Refuse a config that says tied over two matrices, or untied over one (case EX-TIED).
+
+    Loading would drop the trained head in the first case and draw a random one in the second.
+    """
+    if tied and not same:
+        raise UserError(
+            f"{place} is configured as tied but its head is not its embedding: "
+            "set tie_word_embeddings to false in its config.json."
+        )
+    if not tied and same:
+        raise UserError(
+            f"{place} is configured as untied but has one matrix for embedding and head: "
+            "set tie_word_embeddings to true in its config.json."
+        )

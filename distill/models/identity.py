@@ -1,0 +1,70 @@
+"""Which model exactly: hashes that say whether two artifacts were made from the same one."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distill.models.folder import chat_template, read_json, safetensors_files, tensor_shapes
+from distill.schema import ModelConfig
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """parameters: stored elements (a tied head once). Hashes are hex."""
+
+    id: str
+    revision: str | None
+    weights_sha256: str
+    tokenizer_sha256: str
+    template_sha256: str
+    parameters: int
+
+
+def identify(folder: Path, model: ModelConfig, cache: Path | None = None) -> ModelIdentity:
+    """Hash the folder; with `cache`, weights only when a name, size or mtime has changed."""
+    kwargs = getattr(model, "chat_template_kwargs", None) or {}
+    return ModelIdentity(
+        id=model.id,
+        revision=model.revision,
+        weights_sha256=weights_sha256(folder, cache),
+        tokenizer_sha256=hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest(),
+        template_sha256=template_sha256(folder, kwargs),
+        parameters=sum(math.prod(shape) for shape in tensor_shapes(folder).values()),
+    )
+
+
+def weights_sha256(folder: Path, cache: Path | None = None) -> str:
+    """SHA-256 over the bytes of all safetensors files, in the order of their names."""
+    files = safetensors_files(folder)
+    stamp = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    note = None if cache is None else cache.expanduser() / "hashes" / f"{place}.json"
+    known = {} if note is None else read_json(note.parent, note.name)
+    if known.get("files") == stamp:
+        return known["sha256"]
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 22):
+                digest.update(block)
+    if note is not None:
+        _write(note, {"files": stamp, "sha256": digest.hexdigest()})
+    return digest.hexdigest()
+
+
+def template_sha256(folder: Path, chat_template_kwargs: Mapping[str, Any]) -> str:
+    """Hash what decides how a conversation becomes text: the template and its mode flags."""
+    rendered = json.dumps([chat_template(folder), dict(chat_template_kwargs)], sort_keys=True)
+    return hashlib.sha256(rendered.encode()).hexdigest()
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(value), encoding="utf-8")
+    partial.replace(path)

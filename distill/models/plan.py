@@ -1,0 +1,180 @@
+"""The draft's architecture: the target's family, scaled to a share of its parameters.
+
+Rule, for what the config leaves open (`distill.models.sizes` has the rest):
+
+- hidden: the widest step (a power of two, about hidden_target/16) whose model holds at least four
+  layers within the parameter budget. A draft step is bound by reading the head and by per-layer
+  overhead, so shallow and wide decodes faster than deep and narrow.
+- layers: what the budget still holds, at most eight unless the width is the target's own.
+
+Parameters are counted, not estimated, on torch's meta device.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distill.errors import UserError
+from distill.models.sizes import intermediate_size, scaled_config, widths
+from distill.schema import DraftConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PretrainedConfig
+
+_FEW_LAYERS, _MANY_LAYERS = 4, 8
+_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """A draft before it exists.
+
+    parameters counts a tied head once. bytes_per_token: weights read by one decode step at batch 1
+    (an embedding that is only looked up is not read). head_share: the head's part of those bytes.
+    """
+
+    config: "PretrainedConfig"
+    parameters: int
+    target_parameters: int
+    bytes_per_token: int
+    head_share: float
+
+    @property
+    def ratio(self) -> float:
+        return self.parameters / self.target_parameters
+
+    def table(self) -> str:
+        """Lines of `name value`, for the terminal and the run's log."""
+        config = self.config
+        kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+        tied = "tied" if config.tie_word_embeddings else "untied"
+        rows = {
+            "family": config.model_type,
+            "layers x hidden": f"{config.num_hidden_layers} x {config.hidden_size}",
+            "intermediate": intermediate_size(config),
+            "heads / key-value heads": f"{config.num_attention_heads} / {kv_heads}",
+            "vocabulary": f"{config.vocab_size} ({tied})",
+            "parameters": f"{self.parameters / 1e6:.2f} M",
+            "of the target": f"{self.ratio:.4f} ({self.target_parameters / 1e6:.2f} M)",
+            "bytes per token": f"{self.bytes_per_token / 1e6:.2f} MB",
+            "head share": f"{self.head_share:.3f}",
+        }
+        return "\n".join(f"{name:<24}{value}" for name, value in rows.items())
+
+
+def plan_draft(target_folder: Path, draft: DraftConfig, *, bytes_per_weight: int = 2) -> DraftPlan:
+    """Plan from the target's config alone; no weights are read. 2 bytes: served in bfloat16.
+
+    UserError: sizes that cannot be built, a ratio too small for the vocabulary, a draft not smaller
+    than the target, a mixture-of-experts target.
+    """
+    target = _text_config(target_folder)
+    _check_request(target, draft)
+    target_parameters = _count(target)
+    config = _search(target, draft, draft.parameter_ratio * target_parameters)
+    model = build_meta(config)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    if parameters >= target_parameters:
+        raise UserError(
+            f"the draft would have {parameters} parameters and the target has {target_parameters}: "
+            "lower draft.hidden_size or draft.num_hidden_layers."
+        )
+    read, head = _weights_read(model)
+    return DraftPlan(
+        config, parameters, target_parameters, read * bytes_per_weight, head_share=head / read
+    )
+
+
+def build_meta(config: "PretrainedConfig", *, trust_remote_code: bool = False) -> "nn.Module":
+    """Build the model of `config` without memory, for its names and shapes."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+
+
+def _text_config(folder: Path) -> "PretrainedConfig":
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder).get_text_config(decoder=True)
+    if any((getattr(config, name, None) or 0) > 1 for name in _EXPERTS):
+        raise UserError(
+            "no draft can be scaled from a mixture-of-experts target: set draft.init=pretrained "
+            "and draft.model to a small dense model of its family."
+        )
+    return config
+
+
+def _check_request(target: "PretrainedConfig", draft: DraftConfig) -> None:
+    if not 0 < draft.parameter_ratio < 1:
+        raise UserError(
+            f"draft.parameter_ratio is {draft.parameter_ratio}: use a share such as 0.1."
+        )
+    for name in _SIZES:
+        value = getattr(draft, name)
+        if value is not None and value < 1:
+            raise UserError(f"draft.{name} is {value}: use at least 1.")
+        if value is not None and name != "intermediate_size" and not hasattr(target, name):
+            raise UserError(f"{target.model_type} has no {name}: leave draft.{name} null.")
+    for whole, part in itertools.combinations(
+        ("hidden_size", "num_attention_heads", "num_key_value_heads"), 2
+    ):
+        size, divisor = getattr(draft, whole), getattr(draft, part)
+        if size and divisor and size % divisor:
+            raise UserError(
+                f"draft.{whole} {size} is no multiple of draft.{part} {divisor}: change one."
+            )
+
+
+def _search(target: "PretrainedConfig", draft: DraftConfig, budget: float) -> "PretrainedConfig":
+    """Return the widest config that holds enough layers within `budget` parameters."""
+    wanted = draft.num_hidden_layers or min(_FEW_LAYERS, target.num_hidden_layers)
+    fits: dict[int, int] = {}
+    for hidden in [draft.hidden_size] if draft.hidden_size else widths(target, draft):
+        if draft.num_hidden_layers and draft.hidden_size:
+            return scaled_config(target, draft, hidden, wanted)
+        one, two = (_count(scaled_config(target, draft, hidden, layers)) for layers in (1, 2))
+        fits[hidden] = 1 + math.floor((budget - one) / (two - one))
+    # Fewer than wanted only where no width holds them; an asked-for depth is never shortened.
+    fewest = wanted if draft.num_hidden_layers else 1
+    for enough in range(wanted, fewest - 1, -1):
+        holding = [hidden for hidden, layers in fits.items() if layers >= enough]
+        if holding:
+            hidden = max(holding)
+            at_most = _MANY_LAYERS if hidden < target.hidden_size else target.num_hidden_layers
+            layers = draft.num_hidden_layers or min(fits[hidden], at_most)
+            return scaled_config(target, draft, hidden, layers)
+    raise UserError(
+        f"draft.parameter_ratio {draft.parameter_ratio} ({budget / 1e6:.2f} M parameters) is too "
+        f"small for a vocabulary of {target.vocab_size} at these sizes: raise it, or lower "
+        "draft.hidden_size or draft.num_hidden_layers."
+    )
+
+
+def _count(config: "PretrainedConfig") -> int:
+    return sum(weight.numel() for weight in build_meta(config).parameters())
+
+
+def _weights_read(model: "nn.Module") -> tuple[int, int]:
+    """Return weights read by one decode step, and the head's among them."""
+    from torch import nn
+
+    head = model.get_output_embeddings().weight  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    looked_up = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and module.weight is not head
+    }
+    read = sum(w.numel() for w in model.parameters() if id(w) not in looked_up)
+    return read, head.numel()

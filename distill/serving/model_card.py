@@ -1,0 +1,107 @@
+"""The README.md of an exported draft: what was measured, how, from what, and how to serve it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from distill.serving import transformers, vllm
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+# Name in summary.json, what a reader calls it, format. NAME_low and NAME_high are its interval.
+ROWS: tuple[tuple[str, str, str], ...] = (
+    ("speedup", "Speedup over plain decoding", ".3f"),
+    ("alpha", "Acceptance probability per drafted token (alpha, analytic)", ".3f"),
+    ("alpha_empirical", "The same, counted", ".3f"),
+    ("tokens_per_pass", "Tokens per target pass", ".3f"),
+    ("num_draft_tokens", "Tokens drafted per round (k)", "d"),
+    ("cost_ratio", "Time of a draft step / time of a target step", ".3f"),
+    ("predicted_speedup", "Speedup predicted from alpha and the step times", ".3f"),
+    ("engine_efficiency", "Measured / predicted speedup", ".3f"),
+    ("parameter_ratio", "Draft parameters / target parameters", ".3f"),
+    ("train_tokens", "Training tokens", ",d"),
+)
+
+
+def render(
+    *,
+    name: str,
+    target_id: str,
+    dtype: str,
+    numbers: Mapping[str, Any],
+    measurement: Mapping[str, Any],
+    lineage: Mapping[str, Any],
+) -> str:
+    """The whole card. Rows without a measured number are left out, never filled in."""
+    target = _public_name(target_id)
+    draft = f"./{name}"
+    k = int(numbers["num_draft_tokens"])
+    parts = [
+        _front_matter(target),
+        f"# Draft model for `{target}`",
+        f"A small model that guesses the next tokens of `{target}` for speculative decoding: the "
+        f"target checks every guess, so its output does not change. Weights in {dtype}; the "
+        "tokenizer and chat template are the target's own files. Not meant to be used alone.",
+        *_measured(numbers, measurement),
+        "## Serve it\n\nRun where this folder is "
+        f"`{draft}`.\n\n### vLLM\n\n```sh\n{vllm.command(target, draft, k)}\n```\n\n"
+        "vLLM drafts greedily unless told otherwise; at a temperature above 0 its acceptance "
+        "therefore differs from alpha above.\n\n### transformers\n\n"
+        f"```python\n{transformers.command(target, draft, k)}\n```",
+        "## Lineage" + _pairs(lineage),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(target: str) -> str:
+    """Metadata the hub reads. No licence: the target's and the data's decide it."""
+    metadata: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["speculative-decoding", "draft-model"],
+    }
+    if HUB_NAME.fullmatch(target):
+        metadata = {"base_model": target} | metadata
+    return f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---"
+
+
+def _public_name(target_id: str) -> str:
+    """A hub name as it is; of a local folder only its last part: a card is made to be shared."""
+    local = target_id.startswith((".", "/", "~")) or Path(target_id).exists()
+    return Path(target_id).name if local else target_id
+
+
+def _measured(numbers: Mapping[str, Any], measurement: Mapping[str, Any]) -> list[str]:
+    """Verdict, table and method; of a draft that was not evaluated only that it was not."""
+    if "verdict" not in numbers:
+        return ["**Verdict: not measured.**"]
+    method = (
+        "Exact speculative sampling on held-out prompts, against plain decoding in the same "
+        "engine, dtype and cache, in interleaved pairs; intervals are 95% bootstrap intervals over "
+        "prompts."
+    )
+    return [
+        f"**Verdict: {numbers['verdict']}.**",
+        f"## Measured\n\n{_numbers_table(numbers)}",
+        f"## How it was measured\n\n{method}{_pairs(measurement)}",
+    ]
+
+
+def _numbers_table(numbers: Mapping[str, Any]) -> str:
+    lines = ["| | value | 95% interval |", "|---|---|---|"]
+    for key, label, form in ROWS:
+        if numbers.get(key) is None:
+            continue
+        low, high = numbers.get(f"{key}_low"), numbers.get(f"{key}_high")
+        interval = "" if low is None or high is None else f"{low:{form}} to {high:{form}}"
+        lines.append(f"| {label} | {numbers[key]:{form}} | {interval} |")
+    return "\n".join(lines)
+
+
+def _pairs(items: Mapping[str, Any]) -> str:
+    """A list of names and values, set off from what is above it; empty for nothing."""
+    return (
+        "\n\n" + "\n".join(f"- {name}: {value}" for name, value in items.items()) if items else ""
+    )

@@ -1,0 +1,130 @@
+"""Hugging Face transformers: the folder every other engine starts from, and assisted generation."""
+
+import importlib.metadata
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from distill.errors import UserError
+from distill.models.draft import load_draft, save_draft
+from distill.models.folder import TOKENIZER_FILES
+from distill.models.target import eos_token_ids, load_target
+from distill.serving.proof import Proof, compare
+
+PROBE_TEXTS = (
+    "def f(x):\n    return x + 1\n",
+    "The answer is 42. Ünïcödé 你好 🙂",
+    "  two  spaces\t\n\n",
+)
+
+
+class ExportError(RuntimeError):
+    """The written folder does not do what the champion does. Nothing is exported."""
+
+
+def write(
+    champion: Path, destination: Path, *, target: Path, num_draft_tokens: int, dtype: torch.dtype
+) -> None:
+    """Write weights in `dtype`, the target's tokenizer, template and EOS list, and k.
+
+    transformers reads k, the tokens drafted per round, from the *draft's* generation_config, so
+    that `assistant_model=` alone drafts the way the draft was measured.
+    """
+    draft = load_draft(champion, dtype=torch.float32, device="cpu")
+    save_draft(draft, destination, target, dtype=dtype)
+    path = destination / "generation_config.json"
+    generation = json.loads(path.read_text(encoding="utf-8"))
+    generation |= assistant_settings(num_draft_tokens)
+    path.write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+
+
+def assistant_settings(num_draft_tokens: int) -> dict[str, Any]:
+    """Always draft k tokens. By default transformers varies k and stops early at low confidence."""
+    return {
+        "num_assistant_tokens": num_draft_tokens,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
+
+
+def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> None:
+    """The smoke test that needs no target weights: same logits, same tokenizer.
+
+    The written folder is read the way a server reads it, not through our own loader.
+    Raises ExportError naming what differs, UserError for weights that `dtype` cannot hold.
+    """
+    _check_tokenizer(folder, target)
+    expected = load_draft(champion, dtype=dtype, device="cpu")
+    written = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    if written.dtype != dtype:
+        raise ExportError(f"{folder} loads as {written.dtype}, not as {dtype}")
+    ids = torch.arange(min(32, written.config.vocab_size)).unsqueeze(0)
+    with torch.inference_mode():
+        logits = written(ids).logits
+        same = torch.equal(expected(ids).logits, logits)
+    if not logits.isfinite().all():
+        raise UserError(f"The draft overflows {dtype}: set export.dtype=bfloat16.")
+    if not same:
+        raise ExportError(f"{folder} does not give the champion's logits in {dtype}")
+
+
+def command(target: str, draft: str, num_draft_tokens: int) -> str:
+    """A Python snippet; `num_draft_tokens` is in the draft's generation_config already."""
+    return f"""\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({target!r})
+target = AutoModelForCausalLM.from_pretrained({target!r}, dtype="auto")
+draft = AutoModelForCausalLM.from_pretrained({draft!r}, dtype="auto")  # drafts {num_draft_tokens}
+inputs = tokenizer("def fibonacci(n):", return_tensors="pt")
+output = target.generate(**inputs, assistant_model=draft, do_sample=False, max_new_tokens=64)
+print(tokenizer.decode(output[0], skip_special_tokens=True))"""
+
+
+def prove(
+    draft: Path, *, target: Path, prompts: Sequence[Sequence[int]], max_new_tokens: int = 32
+) -> Proof:
+    """Greedy `generate(assistant_model=)` in float32 on the CPU, against `generate` alone.
+
+    Args:
+        draft: the exported folder.
+        target: the target's folder; loaded whole, in float32.
+        prompts: token ids as the serving template makes them, such as evaluation prompts.
+        max_new_tokens: per prompt.
+    """
+    target_model = load_target(target, dtype=torch.float32, device="cpu")
+    draft_model = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float32).eval()
+    settings = {"max_new_tokens": max_new_tokens, "pad_token_id": eos_token_ids(target)[0]}
+    plain = [_greedy(target_model, ids, settings) for ids in prompts]
+    assisted = [_greedy(target_model, ids, settings, draft_model) for ids in prompts]
+    version = importlib.metadata.version("transformers")
+    return compare("transformers", version, plain, assisted, counters={})
+
+
+def _greedy(
+    target: PreTrainedModel,
+    prompt: Sequence[int],
+    settings: dict[str, int],
+    draft: PreTrainedModel | None = None,
+) -> list[int]:
+    ids = torch.tensor([list(prompt)])
+    mask = torch.ones_like(ids)
+    generate: Any = target.generate
+    output = generate(ids, attention_mask=mask, assistant_model=draft, do_sample=False, **settings)
+    return output[0, ids.shape[1] :].tolist()
+
+
+def _check_tokenizer(folder: Path, target: Path) -> None:
+    for name in TOKENIZER_FILES:
+        source, copy = target / name, folder / name
+        if source.is_file() and not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
+            raise ExportError(f"{name} in {folder} is not the target's, byte for byte")
+    ours = AutoTokenizer.from_pretrained(folder)
+    theirs = AutoTokenizer.from_pretrained(target)
+    for text in PROBE_TEXTS:
+        if ours(text)["input_ids"] != theirs(text)["input_ids"]:
+            raise ExportError(f"the tokenizer in {folder} splits {text!r} unlike the target's")

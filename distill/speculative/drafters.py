@@ -1,0 +1,205 @@
+"""Drafters: whatever can guess the next tokens and say with which probability.
+
+Shapes: B rows, K drafted tokens, V vocabulary.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from distill.errors import UserError
+from distill.speculative.cache import RaggedCache
+from distill.speculative.processors import Distribution
+from distill.speculative.rule import sample
+from distill.speculative.runner import Runner
+
+KeepGoing = Callable[[Tensor], bool]
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass
+class Batch:
+    """The live rows, shared by the loop and the drafter; the loop appends what it commits.
+
+    contexts: every row's tokens, prompt and output. uniforms [B, K]: this round's random numbers for drafting
+    (unused by a greedy batch). vocabulary: ids that target and draft share, V.
+    """
+
+    contexts: list[list[int]]
+    distribution: Distribution
+    vocabulary: int
+    uniforms: Tensor
+
+
+class Proposal(NamedTuple):
+    """tokens [B, K]; q [B, K, V] that they were drawn from, or None where q is one-hot on the tokens."""
+
+    tokens: Tensor
+    q: Tensor | None
+
+
+class Drafter(Protocol):
+    """Stateful per `decode` call. The rule never knows which kind it has before it."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model whose weights are used (put into eval mode while decoding)."""
+        ...
+
+    @property
+    def head_size(self) -> int:
+        """Number of ids it can put probability on."""
+        ...
+
+    def room(self, length: int) -> int:
+        """How many tokens it can draft behind a context of `length` tokens."""
+        ...
+
+    def prefill(self, batch: Batch) -> None:
+        """Start over on these rows."""
+        ...
+
+    def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
+        """Draft k tokens for every row.
+
+        `keep_going`, where given, is told after each token how sure the draft was of it (its largest raw
+        probability, [B]) and ends the proposal early by returning False. Rows without room are padding.
+        """
+        ...
+
+    def commit(self, accepted: Sequence[int]) -> None:
+        """Row b keeps accepted[b] drafts; its context has already grown by them and one more token."""
+        ...
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these."""
+        ...
+
+
+class ModelDrafter:
+    """A smaller causal LM with the target's vocabulary."""
+
+    def __init__(self, model: PreTrainedModel, cache_type: type[RaggedCache] = RaggedCache):
+        self.model = model
+        self._runner = Runner(model, cache_type)
+        self.head_size = self._runner.head_size
+
+    def room(self, length: int) -> int:
+        # The last draft is never fed, so k drafts occupy length + k − 1 positions.
+        return max(0, self._runner.context_limit - length + 1)
+
+    def prefill(self, batch: Batch) -> None:
+        self._batch = batch
+        self._runner.prefill([tokens[: self._runner.context_limit] for tokens in batch.contexts])
+
+    def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
+        contexts, cache = self._batch.contexts, self._runner.cache
+        self._fed = [len(tokens) if self.room(len(tokens)) else 0 for tokens in contexts]
+        # One token behind, or two after a full acceptance (the last draft was never fed).
+        logits = self._runner.feed(
+            [c[n:fed] for c, n, fed in zip(contexts, cache.lengths, self._fed, strict=True)]
+        )
+        step = [min(fed, 1) for fed in self._fed]
+        tokens = torch.zeros((len(contexts), 0), dtype=torch.long, device=self._runner.device)
+        probabilities: list[Tensor] = []
+        for j in range(k):
+            if j:
+                logits = self._runner.run(tokens[:, -1:])
+                cache.advance(step)
+            assert logits is not None
+            logits = logits[..., : self._batch.vocabulary]
+            token, q = self._draw(logits, tokens, j)
+            tokens = torch.cat((tokens, token), 1)
+            if q is not None:
+                probabilities.append(q)
+            if keep_going is not None and not keep_going(_confidence(logits)):
+                break
+        return Proposal(tokens, torch.cat(probabilities, 1) if probabilities else None)
+
+    def _draw(self, logits: Tensor, drafts: Tensor, j: int) -> tuple[Tensor, Tensor | None]:
+        """One token [B, 1] per row from logits [B, 1, V], and q [B, 1, V] unless all rows are greedy."""
+        contexts, distribution = self._batch.contexts, self._batch.distribution
+        if distribution.greedy:
+            return distribution.best(logits, contexts, drafts, first=j), None
+        q = distribution(logits, contexts, drafts, first=j)
+        return sample(q[:, 0], self._batch.uniforms[:, j])[:, None], q
+
+    def commit(self, accepted: Sequence[int]) -> None:
+        cache = self._runner.cache
+        cache.rollback(
+            [
+                min(length, fed + n) if fed else length
+                for length, fed, n in zip(cache.lengths, self._fed, accepted, strict=True)
+            ]
+        )
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self._runner.cache.keep(rows)
+
+
+class LayerDrafter(ModelDrafter):
+    """The target's own first layers under its own final norm and head: no second model, no second weights."""
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        *,
+        layers: int,
+        cache_type: type[RaggedCache] = RaggedCache,
+    ):
+        super().__init__(first_layers(target, layers), cache_type)
+
+
+def first_layers(model: PreTrainedModel, count: int) -> PreTrainedModel:
+    """A view of the model that runs only its first `count` decoder layers.
+
+    Shares every weight; shares nothing that a forward pass changes.
+    """
+    config = model.config.get_text_config()
+    total = config.num_hidden_layers
+    if not 1 <= count < total:
+        raise UserError(f"layers must be between 1 and {total - 1} for this target; got {count}.")
+    small = copy.deepcopy(config)
+    small.num_hidden_layers = count
+    if getattr(small, "layer_types", None):
+        small.layer_types = small.layer_types[:count]
+    view = _shallow(model)
+    view.config = small
+    inner = _shallow(model.base_model)
+    inner.config = small
+    setattr(view, model.base_model_prefix, inner)
+    owner, name = _layer_list(inner, total)
+    owner._modules[name] = nn.ModuleList(list(owner._modules[name])[:count])  # pyright: ignore
+    return view
+
+
+def _shallow(module: M) -> M:
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin
+
+
+def _layer_list(inner: nn.Module, total: int) -> tuple[nn.Module, str]:
+    """Where the decoder layers are kept; a nested owner is replaced by a shallow twin on the way."""
+    for name, child in inner._modules.items():
+        if isinstance(child, nn.ModuleList) and len(child) == total:
+            return inner, name
+    for name, child in inner._modules.items():
+        if isinstance(child, nn.Module) and any(
+            isinstance(c, nn.ModuleList) and len(c) == total for c in child.children()
+        ):
+            twin = _shallow(child)
+            inner._modules[name] = twin
+            return _layer_list(twin, total)
+    raise UserError(f"{type(inner).__name__} keeps its decoder layers in no list of {total} modules.")
+
+
+def _confidence(logits: Tensor) -> Tensor:
+    """The largest softmax probability of logits [B, 1, V]: [B]."""
+    precise = logits[:, 0].float()
+    return (precise.amax(-1) - precise.logsumexp(-1)).exp()

@@ -1,0 +1,158 @@
+"""One function from logits to the distribution that is both sampled and tested, for p and q alike.
+
+Shapes: B rows, S positions, V vocabulary. The semantics of temperature, top-k, top-p, min-p,
+repetition penalty and minimum length are transformers' own `LogitsProcessor` classes, in the order in which
+`generate` applies them.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from distill.speculative.sampling import Sampling
+
+
+class OutputPenalty(LogitsProcessor):
+    """logit(x) −= frequency·count(x) + presence·[count(x) > 0], counts over the output so far.
+
+    OpenAI's definition, as vLLM has it; transformers has none.
+    """
+
+    def __init__(self, prompt_length: int, frequency: float, presence: float):
+        self.prompt_length = prompt_length
+        self.frequency = frequency
+        self.presence = presence
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        output = input_ids[:, self.prompt_length :]
+        counts = torch.zeros_like(scores).scatter_add_(
+            1, output, torch.ones_like(output, dtype=scores.dtype)
+        )
+        return scores - self.frequency * counts - self.presence * (counts > 0)
+
+
+def context_processors(
+    sampling: Sampling, prompt_length: int, eos_token_ids: Sequence[int], device: torch.device
+) -> LogitsProcessorList:
+    """The processors that look at a row's tokens. They apply to greedy rows too."""
+    processors = LogitsProcessorList()
+    if sampling.repetition_penalty != 1:
+        processors.append(RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty)))
+    if sampling.min_new_tokens > 0 and eos_token_ids:
+        eos = torch.tensor(list(eos_token_ids), device=device)
+        processors.append(
+            MinNewTokensLengthLogitsProcessor(prompt_length, sampling.min_new_tokens, eos)
+        )
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        processors.append(
+            OutputPenalty(prompt_length, sampling.frequency_penalty, sampling.presence_penalty)
+        )
+    return processors
+
+
+def warpers(sampling: Sampling) -> LogitsProcessorList:
+    """The processors that need logits only. None of them moves the argmax."""
+    chain = LogitsProcessorList()
+    if sampling.temperature != 1:
+        chain.append(TemperatureLogitsWarper(float(sampling.temperature)))
+    if sampling.top_k > 0:
+        chain.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        chain.append(TopPLogitsWarper(float(sampling.top_p)))
+    if sampling.min_p > 0:
+        chain.append(MinPLogitsWarper(float(sampling.min_p)))
+    return chain
+
+
+class Distribution:
+    """Logits -> probabilities for the rows of a batch, each with its own settings.
+
+    Call it with the logits of S consecutive positions of every row; position s follows the row's context
+    and its first `first + s` drafts. Probabilities are float32, or float64 for float64 logits.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[Sampling],
+        prompt_lengths: Sequence[int],
+        eos_token_ids: Sequence[int],
+        device: torch.device,
+    ):
+        self._settings = list(settings)
+        self._processors = [
+            context_processors(s, n, eos_token_ids, device)
+            for s, n in zip(settings, prompt_lengths, strict=True)
+        ]
+        self._device = device
+        self._group()
+
+    def _group(self) -> None:
+        groups: dict[Sampling, list[int]] = defaultdict(list)
+        for row, sampling in enumerate(self._settings):
+            groups[sampling].append(row)
+        self._groups = list(groups.items())
+        self._with_context = [row for row, chain in enumerate(self._processors) if chain]
+        self.greedy = all(sampling.greedy for sampling in self._settings)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self._settings = [self._settings[row] for row in rows]
+        self._processors = [self._processors[row] for row in rows]
+        self._group()
+
+    def best(
+        self, logits: Tensor, contexts: Sequence[Sequence[int]], drafts: Tensor, first: int = 0
+    ) -> Tensor:
+        """The argmax tokens [B, S], for a batch whose rows are all greedy."""
+        return self._penalised(logits, contexts, drafts, first).argmax(-1)
+
+    def __call__(
+        self, logits: Tensor, contexts: Sequence[Sequence[int]], drafts: Tensor, first: int = 0
+    ) -> Tensor:
+        """Probabilities [B, S, V] from logits [B, S, V], the rows' tokens and their drafts."""
+        logits = self._penalised(logits, contexts, drafts, first)
+        if len(self._groups) == 1:
+            return _probabilities(logits, self._groups[0][0])
+        result = torch.empty_like(logits, dtype=_precise(logits.dtype))
+        for sampling, rows in self._groups:
+            result[rows] = _probabilities(logits[rows], sampling)
+        return result
+
+    def _penalised(
+        self, logits: Tensor, contexts: Sequence[Sequence[int]], drafts: Tensor, first: int
+    ) -> Tensor:
+        if not self._with_context:
+            return logits
+        logits = logits.to(_precise(logits.dtype), copy=True)
+        for row in self._with_context:
+            tokens = torch.tensor([contexts[row]], device=self._device)
+            for s in range(logits.shape[1]):
+                prefix = torch.cat((tokens, drafts[row : row + 1, : first + s]), 1)
+                logits[row, s] = self._processors[row](prefix, logits[row, s][None])[0]
+        return logits
+
+
+def _precise(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """One group's [n, S, V] logits -> probabilities."""
+    dtype = _precise(logits.dtype)
+    if sampling.greedy:
+        best = logits.argmax(-1, keepdim=True)
+        return torch.zeros_like(logits, dtype=dtype).scatter_(-1, best, 1)
+    flat = logits.flatten(0, 1).to(dtype)
+    unused = flat.new_zeros((flat.shape[0], 0), dtype=torch.long)
+    return warpers(sampling)(unused, flat).softmax(-1).view(logits.shape)

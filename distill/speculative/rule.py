@@ -1,0 +1,83 @@
+"""The rule of speculative sampling: accept, reject, correct. Pure torch; the paper's p and q.
+
+Sources: Leviathan, Kalman and Matias 2023, "Fast Inference from Transformers via Speculative
+Decoding", Algorithm 1; Chen et al. 2023, "Accelerating Large Language Model Decoding with
+Speculative Sampling", Algorithm 2 and Theorem 1.
+
+Shapes: B rows, K drafted tokens, V vocabulary. p is the target's distribution, q the draft's.
+Probabilities are float32 or float64 (never half: a residual of rounding errors is not one).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Verdict(NamedTuple):
+    """What one round decided.
+
+    accepted [B]: drafts kept, 0..K. next_token [B]: the correction, or the bonus token after a full
+    acceptance. alpha [B, K]: Σ_x min(p, q) at each drafted position (the probability of accepting
+    there, given that every earlier draft was accepted).
+    """
+
+    accepted: Tensor
+    next_token: Tensor
+    alpha: Tensor
+
+
+def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Draw one token per row by inverting the cumulative sum: [B, V], uniform [B] in [0, 1) -> [B].
+
+    Weights need not sum to one. A token of zero weight is never drawn.
+    """
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:].contiguous()
+    token = torch.searchsorted(cumulative, uniform.to(torch.float64)[:, None] * total, right=True)
+    # Rounding can put the threshold on the total itself: take the last token that has any weight.
+    return torch.minimum(token, torch.searchsorted(cumulative, total)).squeeze(-1)
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """norm(max(0, p − q)), and p itself where p == q leaves nothing: [..., V] -> [..., V]."""
+    positive = (p - q).clamp_min(0)
+    total = positive.sum(-1, keepdim=True)
+    return torch.where(total > 0, positive / total, p)
+
+
+def speculative_rule(
+    drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor, counts: Tensor
+) -> Verdict:
+    """Accept each draft x with probability min(1, p(x)/q(x)); on the first rejection sample the residual.
+
+    drafts [B, K]; q [B, K, V]; p [B, K+1, V]; uniforms [B, K+1] in [0, 1): K tests, then the final draw;
+    counts [B]: how many of the K drafts are real in each row (the rest is padding).
+    """
+    B, K = drafts.shape
+    position = torch.arange(K, device=drafts.device)
+    p_draft = p[:, :K].gather(-1, drafts[..., None]).squeeze(-1)
+    q_draft = q.gather(-1, drafts[..., None]).squeeze(-1)
+    # u < p/q without dividing: q(x) > 0 for a token that q drew, and u < 1 accepts all of p >= q.
+    keep = (uniforms[:, :K] * q_draft < p_draft) & (position < counts[:, None])
+    accepted = keep.cumprod(-1).sum(-1)
+
+    row = torch.arange(B, device=drafts.device)
+    p_next = p[row, accepted]
+    if K:
+        q_next = q[row, accepted.clamp_max(K - 1)]
+        rejected = (accepted < counts)[:, None]
+        p_next = torch.where(rejected, residual(p_next, q_next), p_next)
+    alpha = torch.minimum(p[:, :K], q).sum(-1)
+    return Verdict(accepted, sample(p_next, uniforms[:, K]), alpha)
+
+
+def greedy_rule(drafts: Tensor, best: Tensor, counts: Tensor) -> Verdict:
+    """The same rule where p and q are one-hot (temperature 0): accept equal tokens.
+
+    drafts [B, K]; best [B, K+1]: the target's argmax; counts [B] as above. Σ_x min(p, q) is 1 or 0.
+    """
+    equal = drafts == best[:, :-1]
+    position = torch.arange(drafts.shape[1], device=drafts.device)
+    accepted = (equal & (position < counts[:, None])).cumprod(-1).sum(-1)
+    return Verdict(accepted, best.gather(1, accepted[:, None]).squeeze(1), equal.double())

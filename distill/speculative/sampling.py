@@ -1,0 +1,57 @@
+"""How tokens are chosen: the settings of one prompt."""
+
+from dataclasses import dataclass
+
+from distill.errors import UserError
+
+# Below this, dividing logits by the temperature overflows half precision and means argmax anyway.
+GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling settings, with the meaning that transformers' `generate` gives them.
+
+    temperature 0 (or vanishing) takes the argmax; top_k 0, top_p 1 and min_p 0 filter nothing.
+    repetition_penalty counts prompt and output; frequency_penalty and presence_penalty (OpenAI's
+    definition: subtract f·count + p·[count > 0]) count the output only. No end token is emitted among the
+    first min_new_tokens.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    min_new_tokens: int = 0
+
+    def __post_init__(self):
+        _require(0 <= self.temperature < float("inf"), "temperature", "0 (greedy) or more")
+        _require(self.top_k >= 0, "top_k", "0 (no limit) or a positive count")
+        _require(0 < self.top_p <= 1, "top_p", "in (0, 1]; 1 filters nothing")
+        _require(0 <= self.min_p <= 1, "min_p", "in [0, 1]; 0 filters nothing")
+        _require(0 < self.repetition_penalty < float("inf"), "repetition_penalty", "positive")
+        _require(abs(self.frequency_penalty) < float("inf"), "frequency_penalty", "finite")
+        _require(abs(self.presence_penalty) < float("inf"), "presence_penalty", "finite")
+        _require(self.min_new_tokens >= 0, "min_new_tokens", "0 or more")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def needs_context(self) -> bool:
+        """Whether the distribution depends on more than the logits."""
+        return (
+            self.repetition_penalty != 1
+            or self.frequency_penalty != 0
+            or self.presence_penalty != 0
+            or self.min_new_tokens > 0
+        )
+
+
+def _require(holds: bool, name: str, wanted: str) -> None:
+    if not holds:
+        raise UserError(f"Sampling.{name} must be {wanted}.")

@@ -1,0 +1,45 @@
+"""What the student learns from, as types: one per form in which the target's distribution is known.
+
+B rows, S tokens a row, T supervised tokens of the micro-batch, D the target's width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from distill.losses.head import Head
+
+
+@dataclass(frozen=True)
+class HiddenSignal:
+    """The exact distribution, not yet multiplied out: final normed hidden states [T, D] and a head of V rows."""
+
+    hidden: Tensor
+    head: Head
+
+
+TeacherSignal = HiddenSignal
+
+
+class Teacher(Protocol):
+    """A source of signals; live and cached ones look the same to the trainer."""
+
+    def to(self, device: torch.device) -> None:
+        """Go where the draft trains."""
+        ...
+
+    def signal(self, batch: dict[str, Tensor], positions: Tensor) -> TeacherSignal:
+        """The target's next-token distributions at `positions` (see `predicting_positions`)."""
+        ...
+
+
+def predicting_positions(supervised: Tensor) -> Tensor:
+    """Flat indices [T] into B·S of the positions whose *next* token is supervised.
+
+    `supervised` [B, S] marks tokens being predicted; the state that predicts token s is at s − 1, so the first
+    column never counts.
+    """
+    rows, columns = supervised[:, 1:].nonzero(as_tuple=True)
+    return rows * supervised.shape[1] + columns

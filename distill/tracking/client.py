@@ -1,0 +1,128 @@
+"""The MLflow client of a job: which store it talks to, and whether that store answers.
+
+Nothing of MLflow is imported before `connect`: it takes seconds.
+"""
+
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distill.errors import UserError
+from distill.schema import TrackingConfig
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+# Read by MLflow when it is imported or used. A user's own setting wins.
+QUIET = {
+    "MLFLOW_LOGGING_LEVEL": "WARNING",  # database migrations, one line each
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # a training job calls nobody but its own server
+}
+SERVER_TIMEOUT_SECONDS = 10.0
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+class SilentClient:
+    """Stands in for MLflow's client on every rank but zero: each call does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+def is_rank_zero(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the one that logs; the same variables Lightning reads, in its order.
+
+    A launcher of one process per node sets only the node's rank.
+    """
+    if int(environment.get("NODE_RANK", environment.get("GROUP_RANK", "0"))) > 0:
+        return False
+    ranks = (environment[name] for name in _RANK_VARIABLES if name in environment)
+    return int(next(ranks, "0")) == 0
+
+
+def tracking_uri(tracking: TrackingConfig, output_root: Path) -> str:
+    """The configured store, else a SQLite file in the output root."""
+    return tracking.uri or f"sqlite:///{output_root.expanduser().resolve() / 'mlflow.db'}"
+
+
+def without_credentials(text: str) -> str:
+    """`scheme://user:password@host` without the part that must not be shown or logged."""
+    return _CREDENTIALS.sub("", text)
+
+
+def connect(tracking: TrackingConfig, output_root: Path) -> "MlflowClient":
+    """A client, and the process-wide default store, so that `models:/…` URIs resolve there too.
+
+    Raises UserError when the store cannot be used. Creating a new SQLite file takes a few seconds.
+    """
+    uri = tracking_uri(tracking, output_root)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    _check_server(uri)
+
+    import mlflow
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        mlflow.set_tracking_uri(uri)
+        return mlflow.MlflowClient(uri)
+    except (MlflowException, SQLAlchemyError, OSError) as problem:
+        raise UserError(_unusable(uri, problem)) from problem
+
+
+def experiment_id(client: "MlflowClient", tracking: TrackingConfig, output_root: Path) -> str:
+    """The id of the experiment, made if missing.
+
+    A server chooses where artifacts go; with a database they go under the output root.
+    Raises UserError for a deleted experiment, and for an output root that was moved: its artifacts
+    would be written where it used to be.
+    """
+    uri = tracking_uri(tracking, output_root)
+    location = None if _is_server(uri) else (output_root.expanduser().resolve() / "mlruns").as_uri()
+    found = client.get_experiment_by_name(tracking.experiment)
+    if found is None:
+        return client.create_experiment(tracking.experiment, artifact_location=location)
+    if found.lifecycle_stage != "active":
+        raise UserError(
+            f"MLflow experiment '{tracking.experiment}' was deleted: restore it with `mlflow "
+            f"experiments restore -x {found.experiment_id}` or set tracking.experiment=NEW_NAME."
+        )
+    if tracking.uri is None and found.artifact_location != location:
+        raise UserError(
+            f"The output root was moved: experiment '{tracking.experiment}' keeps its artifacts in "
+            f"{found.artifact_location}. Move it back, or set tracking.experiment=NEW_NAME."
+        )
+    return found.experiment_id
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http://", "https://", "databricks"))
+
+
+def _check_server(uri: str) -> None:
+    """Ask once, briefly: MLflow itself would try for minutes before it gives up."""
+    if not uri.startswith(("http://", "https://")):
+        return
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=SERVER_TIMEOUT_SECONDS):
+            return
+    except urllib.error.HTTPError:
+        return  # it answered; whether it lets us in is for MLflow to say
+    except OSError as problem:
+        raise UserError(_unusable(uri, problem)) from problem
+
+
+def _unusable(uri: str, problem: Exception) -> str:
+    reason = without_credentials(str(problem).strip().partition("\n")[0])
+    return (
+        f"MLflow cannot use {without_credentials(uri)} ({reason}): set tracking.uri to a running "
+        "server (http://…), a database (sqlite:///FILE), or null for a file in the output root."
+    )

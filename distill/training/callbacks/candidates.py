@@ -1,0 +1,82 @@
+"""Draft-only checkpoints over the budget: what the evaluation chooses from."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, Trainer
+from transformers import PreTrainedModel
+
+from distill.training.callbacks.held_out import HeldOut
+from distill.training.module import DistillModule
+from distill.training.sharding import whole_draft
+
+log = logging.getLogger(__name__)
+
+METRICS = "metrics.json"
+SaveDraft = Callable[[PreTrainedModel, Path], None]
+
+
+class Candidates(Callback):
+    """Writes `<folder>/tokens-000123456/` at `count` even points of the budget; the last is the end of training.
+
+    Each is a loadable draft folder plus metrics.json: tokens, and kl and alpha on the validation rows. A folder
+    appears under its name only when it is complete.
+    """
+
+    def __init__(self, folder: Path, count: int, held_out: HeldOut, save: SaveDraft):
+        self._folder = folder
+        self._count = count
+        self._held_out = held_out
+        self._save = save
+        self._done = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: DistillModule) -> None:
+        """Remove what a killed run wrote after the point at which this one goes on: it leads another way."""
+        if trainer.is_global_zero:
+            for path in candidate_folders(self._folder):
+                if (
+                    json.loads((path / METRICS).read_text())["tokens"]
+                    > pl_module.clock.spent.tokens
+                ):
+                    shutil.rmtree(path)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: DistillModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        due = min(self._count, int(pl_module.clock.progress * self._count))
+        if due > self._done:
+            self._done = due
+            measured = self._held_out.measure(trainer, pl_module)
+            with pl_module.clock.pause():
+                self._write(trainer, pl_module, measured)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self._done}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._done = state_dict["done"]
+
+    def _write(self, trainer: Trainer, module: DistillModule, measured: dict[str, float]) -> None:
+        draft = whole_draft(module.draft, trainer.strategy)
+        if not trainer.is_global_zero:
+            return
+        tokens = module.clock.spent.tokens
+        final = self._folder / f"tokens-{tokens:09d}"
+        partial = self._folder / f"partial-{tokens:09d}"
+        shutil.rmtree(partial, ignore_errors=True)
+        self._save(draft, partial)
+        metrics = {"tokens": tokens, "kl": measured["kl"], "alpha": measured["alpha"]}
+        (partial / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
+        if final.exists():
+            shutil.rmtree(final)
+        partial.replace(final)
+        log.info("candidate: %s", final)
+
+
+def candidate_folders(folder: Path) -> list[Path]:
+    """Finished candidates, oldest first."""
+    return sorted(path.parent for path in folder.glob(f"tokens-*/{METRICS}"))

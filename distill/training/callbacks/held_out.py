@@ -1,0 +1,78 @@
+"""Validation at shares of the budget: the numbers by which checkpoints are compared."""
+
+import logging
+from typing import Any
+
+import torch
+from lightning import Callback, Trainer
+
+from distill.teacher.signals import predicting_positions
+from distill.training.meter import Meter
+from distill.training.module import DistillModule
+
+log = logging.getLogger(__name__)
+
+
+class HeldOut(Callback):
+    """KL per token and alpha at temperature 1, pooled over the supervised tokens of all validation rows and ranks.
+
+    The target's side of it never changes, so it is computed once and kept: rows · tokens · width of the target.
+    """
+
+    def __init__(self, every: float):
+        self._every = every
+        self._done = 0
+        self._measured: tuple[int, dict[str, float]] | None = None
+        self._work: list[tuple[Any, ...]] | None = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: DistillModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        due = int(pl_module.clock.progress / self._every)
+        if due > self._done or pl_module.clock.finished:
+            self._done = due
+            self.measure(trainer, pl_module)
+
+    def measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
+        """Measure the present weights (once per window) and log. A collective call.
+
+        Returns:
+            kl, alpha, agreement: means per token; tokens: how many.
+        """
+        windows = module.clock.spent.windows
+        if self._measured is None or self._measured[0] != windows:
+            with module.clock.pause():
+                values = self._measure(trainer, module)
+            self._measured = (windows, values)
+            module.log_dict({f"validation/{k}": v for k, v in values.items()}, batch_size=1)
+            log.info(
+                "validation at %d tokens: alpha %.4f, KL %.4f per token",
+                module.clock.spent.tokens,
+                values["alpha"],
+                values["kl"],
+            )
+        return self._measured[1]
+
+    def _measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
+        if self._work is None:
+            self._work = list(self._prepare(trainer, module))
+        meter = Meter()
+        module.draft.eval()
+        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+            for batch, positions, signal in self._work:
+                meter.add(module.held_out_sums(batch, positions, signal))
+        module.draft.train()
+        means = meter.read(module.device)
+        return {"kl": means.pop("divergence")} | means
+
+    def _prepare(self, trainer: Trainer, module: DistillModule) -> Any:
+        for batch in trainer.datamodule.val_dataloader():  # pyright: ignore[reportAttributeAccessIssue]
+            batch = module.transfer_batch_to_device(batch, module.device, 0)
+            positions = predicting_positions(batch["supervised"])
+            yield batch, positions, module.teacher.signal(batch, positions)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self._done}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._done = state_dict["done"]

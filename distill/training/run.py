@@ -1,0 +1,176 @@
+"""Train a draft towards a teacher, from wherever an earlier, interrupted run of the same folder stopped."""
+
+import logging
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning
+import torch
+from lightning import Callback, Trainer
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from transformers import PreTrainedModel
+
+from distill.models.draft import save_draft
+from distill.models.target import pick_dtype
+from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from distill.teacher.head import check_head
+from distill.teacher.signals import Teacher
+from distill.training.callbacks.budget import Budget
+from distill.training.callbacks.candidates import Candidates, candidate_folders
+from distill.training.callbacks.held_out import HeldOut
+from distill.training.callbacks.progress import BudgetProgress
+from distill.training.callbacks.resume import Resume, newest_resumable
+from distill.training.callbacks.signals import StopOnSignal
+from distill.training.check import check_trainer
+from distill.training.clock import Clock, check_budget
+from distill.training.module import DistillModule
+from distill.training.optim import check_optimizer
+from distill.training.schedule import check_schedule
+from distill.training.student import Objective
+
+log = logging.getLogger(__name__)
+
+
+def train_draft(
+    draft: PreTrainedModel,
+    teacher: Teacher,
+    datamodule: lightning.LightningDataModule,
+    objective: Objective,
+    optimizer: OptimizerConfig,
+    schedule: ScheduleConfig,
+    trainer: TrainerConfig,
+    budget: BudgetConfig,
+    folder: Path,
+    *,
+    vocabulary_size: int,
+    target_folder: Path,
+    logger: Logger | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Train until the budget is spent, writing `folder/candidates/tokens-*` and the state to resume from.
+
+    Args:
+        draft: fp32 weights; changed in place.
+        teacher: gives the target's distributions, of `vocabulary_size` ids.
+        datamodule: yields windows (lists of micro-batches, padded on the right) and held-out micro-batches.
+        objective: divergence of (student_logits, teacher_logits), such as `distill.losses.forward_kl`.
+        vocabulary_size: real ids that both heads share.
+        target_folder: whose tokenizer and EOS list every candidate gets.
+
+    Returns:
+        train_tokens, steps, seconds, tokens_per_second (validation and writing left out), candidates (paths, oldest
+        first).
+
+    Raises:
+        UserError: settings that cannot work, before anything is trained.
+        KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM came; the state is saved, the same call goes on.
+    """
+    check_training(trainer, optimizer, schedule, budget)
+    check_head(draft)
+    lightning.seed_everything(seed, verbose=False)
+    clock = Clock(budget)
+    module = DistillModule(
+        draft,
+        teacher,
+        objective,
+        clock,
+        optimizer,
+        schedule,
+        vocabulary_size,
+        gradient_clip=trainer.gradient_clip,
+    )
+    save = partial(save_draft, target_folder=target_folder)
+    loop = build_trainer(trainer, callbacks(trainer, folder, save), folder, logger)
+    start = newest_resumable(folder / "resume")
+    if start is not None:
+        log.info("going on from %s", start)
+    loop.fit(module, datamodule=datamodule, ckpt_path=start, weights_only=True)
+    if module.stopping and not clock.finished:
+        raise KeyboardInterrupt if module.stop_signal == signal.SIGINT else SystemExit(143)
+    return {
+        "train_tokens": clock.spent.tokens,
+        "steps": clock.spent.steps,
+        "seconds": clock.spent.seconds,
+        "tokens_per_second": clock.tokens_per_second,
+        "candidates": [str(path) for path in candidate_folders(folder / "candidates")],
+    }
+
+
+def check_training(
+    trainer: TrainerConfig,
+    optimizer: OptimizerConfig,
+    schedule: ScheduleConfig,
+    budget: BudgetConfig,
+) -> None:
+    """Everything about training that can be refused before a model loads; raises UserError."""
+    check_trainer(trainer)
+    check_optimizer(optimizer)
+    check_schedule(schedule)
+    check_budget(budget)
+
+
+def callbacks(config: TrainerConfig, folder: Path, save: Any) -> list[Callback]:
+    """In the order in which they act at the end of a window: measure, write, decide, save the state of all that."""
+    held_out = HeldOut(config.validate_every)
+    return [
+        StopOnSignal(),
+        held_out,
+        Candidates(folder / "candidates", config.checkpoints, held_out, save),
+        Budget(),
+        Resume(folder / "resume", config.resume_every_seconds),
+        BudgetProgress(),
+    ]
+
+
+def build_trainer(
+    config: TrainerConfig, callbacks: list[Callback], folder: Path, logger: Logger | None
+) -> Trainer:
+    """Lightning's trainer without its own checkpoints, validation loop and end: ours follow the budget."""
+    # Which devices exist, and tips: of no use to who reads our progress.
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    # Slurm (or submitit) requeues the job; Lightning must not do it a second time.
+    on_slurm = SLURMEnvironment.detect()
+    return Trainer(
+        accelerator=config.accelerator,
+        devices=config.devices if config.devices == "auto" else int(config.devices),
+        num_nodes=config.num_nodes,
+        strategy=_strategy(config),
+        precision=pick_precision(config),
+        plugins=[SLURMEnvironment(auto_requeue=False)] if on_slurm else None,
+        callbacks=callbacks,
+        logger=logger or False,
+        default_root_dir=folder,
+        max_epochs=-1,
+        log_every_n_steps=1,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def pick_precision(config: TrainerConfig) -> Literal["32-true", "bf16-mixed"]:
+    """fp32 weights always; `auto` computes in bf16 where the hardware multiplies it natively."""
+    if config.precision != "auto":
+        return config.precision  # pyright: ignore[reportReturnType]
+    on_gpu = config.accelerator != "cpu" and torch.cuda.is_available()
+    device = torch.device("cuda" if on_gpu else "cpu")
+    return "bf16-mixed" if pick_dtype("auto", device) == torch.bfloat16 else "32-true"
+
+
+def _strategy(config: TrainerConfig) -> str | Strategy:
+    if config.strategy == "ddp":
+        return DDPStrategy(gradient_as_bucket_view=True)
+    if config.strategy == "fsdp":
+        per_node = torch.cuda.device_count() if config.devices == "auto" else int(config.devices)
+        return ModelParallelStrategy(
+            data_parallel_size=per_node * config.num_nodes,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+        )
+    return config.strategy

@@ -1,0 +1,101 @@
+"""One row per prompt × setting × candidate × repetition: what was measured, before any pooling."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import pyarrow
+from pyarrow import parquet
+
+from distill.errors import UserError
+
+PLAIN = "plain"
+"""The candidate name of the target's own decoding."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A held-out prompt as token ids."""
+
+    id: str
+    domain: str
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to decode: a candidate at one k, or plain decoding (k = 0)."""
+
+    candidate: str
+    num_draft_tokens: int
+
+
+PLAIN_ARM = Arm(PLAIN, 0)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One prompt decoded once by one arm. Times in seconds: an equal share of its batch's.
+
+    unit names the batch: its prompts shared one clock, so times are resampled by it. draft_steps
+    and verify_steps count the batch's passes, shared out like the times. committed: tokens emitted.
+    """
+
+    prompt_id: str
+    domain: str
+    candidate: str
+    num_draft_tokens: int
+    batch_size: int
+    sampling: str
+    repetition: int
+    unit: str
+    prompt_tokens: int
+    committed: int
+    finish_reason: str
+    prefill_seconds: float
+    decode_seconds: float
+    draft_seconds: float
+    verify_seconds: float
+    draft_steps: float
+    verify_steps: float
+    target_passes: int
+    plain_passes: int
+    drafted: int
+    tested: int
+    accepted: int
+    alpha_sum: float
+    tested_at: list[int]
+    accepted_at: list[int]
+    alpha_at: list[float]
+
+    @property
+    def arm(self) -> Arm:
+        return Arm(self.candidate, self.num_draft_tokens)
+
+    @property
+    def key(self) -> tuple[str, str, int, str, int, int]:
+        """What may be there only once."""
+        return (
+            self.candidate,
+            self.sampling,
+            self.batch_size,
+            self.prompt_id,
+            self.num_draft_tokens,
+            self.repetition,
+        )
+
+
+def write_rows(path: Path, rows: Sequence[Measurement]) -> None:
+    """Parquet, whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    parquet.write_table(pyarrow.Table.from_pylist([asdict(row) for row in rows]), partial)
+    partial.replace(path)
+
+
+def read_rows(path: Path) -> list[Measurement]:
+    """The rows of one file. UserError where it is not a file of measurements."""
+    table = parquet.read_table(path)
+    names = [field.name for field in fields(Measurement)]
+    if missing := [name for name in names if name not in table.column_names]:
+        raise UserError(f"{path} has no column {missing[0]!r}: it is not a measurements file")
+    return [Measurement(**record) for record in table.select(names).to_pylist()]

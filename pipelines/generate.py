@@ -1,0 +1,38 @@
+"""Stage `generate`: the target answers the prompts that have no text of their own."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from distill.artifacts import Artifact
+from distill.data.answers import answer_prompts
+from distill.data.corpus import load_corpus
+from distill.models.target import eos_token_ids
+from distill.pipelines import prepare
+from distill.pipelines.inputs import load_configured_target, plain, target_folder, target_identity
+from distill.pipelines.stage import run_stage
+
+
+def run(cfg: DictConfig) -> Artifact:
+    """The corpus to train on: every row of train and validation has tokens to learn from."""
+    corpus = prepare.run(cfg)
+    if not corpus.counts["unanswered"]:
+        return corpus
+    settings = {
+        "generate": plain(cfg.generate),
+        "target": target_identity(cfg).weights_sha256,
+        "seed": cfg.seed,
+    }
+
+    def produce(folder: Path) -> dict[str, Any]:
+        return answer_prompts(
+            load_configured_target(cfg),
+            load_corpus(corpus.path),
+            cfg.generate,
+            eos_token_ids(target_folder(cfg)),
+            folder,
+            seed=cfg.seed,
+        )
+
+    return run_stage(cfg, "generate", settings, [corpus], produce)

@@ -1,0 +1,38 @@
+"""Stage `prepare`: rows of the source, tokenised once with the target's tokenizer, split three ways."""
+
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+from transformers import AutoTokenizer
+
+from distill.artifacts import Artifact
+from distill.data.corpus import build_corpus
+from distill.pipelines.inputs import plain, target_folder, target_identity
+from distill.pipelines.stage import run_stage
+
+
+def run(cfg: DictConfig) -> Artifact:
+    """The corpus: `id, domain, input_ids, prompt_length` in train, validation and evaluation.
+
+    Raises:
+        UserError: the source cannot give a usable row (found out before anything is loaded).
+    """
+    source = hydra.utils.instantiate(cfg.data.source)
+    source.check()
+    target = target_identity(cfg)
+    settings = {
+        "data": plain(cfg.data),
+        "source": source.fingerprint(),
+        "tokenizer": target.tokenizer_sha256,
+        "template": target.template_sha256,
+        "system_prompt": cfg.target.system_prompt,
+        "seed": cfg.seed,
+    }
+
+    def produce(folder: Path) -> dict[str, Any]:
+        tokenizer = AutoTokenizer.from_pretrained(target_folder(cfg))
+        return build_corpus(source, tokenizer, cfg.data, cfg.target, folder, seed=cfg.seed)
+
+    return run_stage(cfg, "prepare", settings, [], produce)

@@ -1,0 +1,174 @@
+"""The whole evaluation on tiny models: counted, interleaved, resumed. Times are not judged."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from distill.errors import UserError
+from distill.evaluate import speed
+from distill.evaluate.measure import Evaluation, measure_candidates
+from distill.evaluate.records import PLAIN, Prompt, read_rows
+from distill.evaluate.speed import describe
+from distill.speculative import Sampling, decode
+
+V = 40
+
+
+def tiny(seed: int) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=V,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        initializer_range=0.5,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+PROMPTS = [
+    Prompt(f"p{i}", "code" if i % 2 else "chat", [1 + i, 5, 9, 2][: 2 + i % 3]) for i in range(6)
+]
+
+
+def evaluate(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> Evaluation:
+    settings = {
+        "max_new_tokens": 10,
+        "eos_token_ids": (),
+        "batch_size": 1,
+        "vocabulary_size": V,
+        "seed": 3,
+        "bootstrap": 100,
+        "margin": 1.0,
+        "progress": lambda done, total, what: None,
+    } | changes
+    ks = settings.pop("ks", [1, 3])
+    sampling = settings.pop("sampling", Sampling())
+    return measure_candidates(
+        tiny(0), candidates or {"d": tiny(1)}, prompts, ks, sampling, folder=folder, **settings
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0), Sampling(temperature=0.7, top_p=0.8)]
+)
+def test_copy_of_the_target_has_alpha_one(
+    tmp_path: Path, sampling: Sampling, batch_size: int
+) -> None:
+    found = evaluate(tmp_path, {"copy": tiny(0)}, sampling=sampling, batch_size=batch_size)
+    for line in found.table:
+        assert line.alpha.value == pytest.approx(1.0, abs=1e-5)
+        assert line.alpha_empirical == pytest.approx(1.0, abs=0.02)
+
+
+def test_every_prompt_is_counted_once_per_arm_and_repetition(tmp_path: Path) -> None:
+    found = evaluate(tmp_path, batch_size=4)
+    frame = pd.read_parquet(tmp_path / "measurements.parquet")
+    counts = frame.groupby(["candidate", "num_draft_tokens", "repetition"])["prompt_id"].agg(list)
+    assert len(counts) == 3 * speed.REPETITIONS
+    assert all(sorted(ids) == sorted(p.id for p in PROMPTS) for ids in counts)
+    assert read_rows(tmp_path / "measurements.parquet") == found.rows
+
+
+def test_batching_changes_neither_tokens_nor_alpha(tmp_path: Path) -> None:
+    one, many = evaluate(tmp_path / "1"), evaluate(tmp_path / "4", batch_size=4)
+    for a, b in zip(one.table, many.table, strict=True):
+        assert a.tokens_per_pass == b.tokens_per_pass
+        assert a.alpha.value == pytest.approx(b.alpha.value, abs=1e-5)
+
+
+def test_arms_are_interleaved_forward_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def spy(target, prompts, **settings):
+        calls.append(settings["num_draft_tokens"] if settings["max_new_tokens"] == 30 else -1)
+        return decode(target, prompts, **settings)
+
+    monkeypatch.setattr(speed, "decode", spy)
+    evaluate(tmp_path, max_new_tokens=30, prompts=PROMPTS[:2])
+    timed = [k for k in calls if k >= 0]
+    assert calls[:3] == [-1, -1, -1]  # every arm is warmed up before the first is timed
+    assert timed == [0, 1, 3, 3, 1, 0, 1, 3, 0, 0, 3, 1]
+
+
+def test_a_kill_loses_one_batch_and_counts_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed_at(batch: int):
+        def progress(done: int, total: int, what: str) -> None:
+            if done == batch:
+                raise KeyboardInterrupt
+
+        return progress
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(tmp_path, progress=killed_at(3))
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("batches/batch-*")}
+    assert len(kept) == 3
+    resumed = evaluate(tmp_path)
+    for name, written in kept.items():
+        assert (tmp_path / "batches" / name).stat().st_mtime_ns == written
+    whole = evaluate(tmp_path / "whole")
+    assert [row.key for row in resumed.rows] == [row.key for row in whole.rows]
+    assert [r.tokens_per_pass for r in resumed.table] == [r.tokens_per_pass for r in whole.table]
+
+
+def test_another_setting_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    evaluate(tmp_path, prompts=PROMPTS[:2])
+    with pytest.raises(UserError, match="another setting"):
+        evaluate(tmp_path, prompts=PROMPTS[:2], max_new_tokens=5)
+
+
+def test_end_token_inside_an_accepted_block_cuts_the_count(tmp_path: Path) -> None:
+    copy, greedy = {"copy": tiny(0)}, Sampling(temperature=0)
+    out = decode(tiny(0), [PROMPTS[0].tokens], sampling=greedy, max_new_tokens=10).tokens[0]
+    stop = next(i for i in range(2, 10) if out[i] not in out[:i])
+    found = evaluate(
+        tmp_path, copy, PROMPTS[:1], ks=[9], sampling=greedy, eos_token_ids=(out[stop],)
+    )
+    drafted = [row for row in found.rows if row.candidate == "copy"]
+    assert {row.committed for row in found.rows} == {stop + 1}
+    assert {row.target_passes for row in drafted} == {1}
+    assert {row.accepted for row in drafted} == {stop + 1}
+    assert {row.finish_reason for row in found.rows} == {"eos"}
+
+
+def test_summary_is_flat_json_with_the_promised_keys(tmp_path: Path) -> None:
+    summary = evaluate(tmp_path).summary()
+    promised = (
+        "alpha alpha_low alpha_high alpha_empirical tokens_per_pass cost_ratio num_draft_tokens "
+        "speedup speedup_low speedup_high predicted_speedup engine_efficiency verdict"
+    )
+    assert set(promised.split()) <= set(summary)
+    assert json.loads(json.dumps(summary)) == summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"ks": []}, "at least one k"),
+        ({"ks": [2, 0]}, "at least one k"),
+        ({"prompts": []}, "no prompts are left"),
+        ({"prompts": [PROMPTS[0], PROMPTS[0]]}, "'p0' comes twice"),
+        ({"candidates": {PLAIN: tiny(1)}}, "another name"),
+        ({"max_new_tokens": 0}, "at least 1"),
+    ],
+)
+def test_bad_input_is_one_clear_line(tmp_path: Path, changes: dict, remedy: str) -> None:
+    with pytest.raises(UserError, match=remedy):
+        evaluate(tmp_path, **changes)
+
+
+def test_settings_are_named_by_what_differs() -> None:
+    assert describe(Sampling()) == "T=1"
+    assert describe(Sampling(temperature=0, top_k=5)) == "greedy"
+    assert describe(Sampling(temperature=0.7, top_p=0.9)) == "T=0.7 top_p=0.9"

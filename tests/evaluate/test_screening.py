@@ -1,0 +1,83 @@
+"""Teacher-forced agreement against the definition, and chunking that changes nothing."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from distill.errors import UserError
+from distill.evaluate import screening
+from distill.evaluate.screening import Agreement, Trajectory, choose, compare, teacher_forced
+from distill.evaluate.statistics import Bootstrap, Interval
+
+BOOTSTRAP = Bootstrap(100)
+
+
+def tiny(seed: int, vocabulary: int = 40) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        initializer_range=0.5,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def rows(*lengths: tuple[int, int]) -> list[Trajectory]:
+    generator = torch.Generator().manual_seed(5)
+    return [
+        Trajectory(f"r{i}", torch.randint(40, (n,), generator=generator).tolist(), prompt)
+        for i, (n, prompt) in enumerate(lengths)
+    ]
+
+
+def test_compare_by_hand() -> None:
+    p, q = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.7, 0.2, 0.1]])
+    alpha, kl, agreement = compare(p.log(), q.log(), 1.0).tolist()
+    assert (alpha, agreement) == (pytest.approx(0.8), 1.0)
+    assert kl == pytest.approx(0.0920, abs=1e-4)
+
+
+def test_copy_has_alpha_one_kl_zero() -> None:
+    target = tiny(0)
+    found = teacher_forced(target, {"copy": target}, rows((9, 3), (5, 0)), 40, bootstrap=BOOTSTRAP)
+    assert found["copy"].alpha.value == pytest.approx(1.0)
+    assert found["copy"].kl.value == pytest.approx(0.0, abs=1e-6)
+    assert [row.tokens for row in found["copy"].rows] == [6, 4]
+
+
+def test_equals_the_definition_over_supervised_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screening, "CHUNK", 4)  # prompts end inside, on and across chunks
+    target, draft = tiny(0, vocabulary=48), tiny(1, vocabulary=40)  # padded heads: 40 ids are real
+    data = rows((11, 4), (9, 5), (13, 9), (6, 0))
+    total, count = 0.0, 0
+    for row in data:
+        ids = torch.tensor([row.tokens])
+        with torch.no_grad():
+            p = target(ids).logits[0, :, :40].softmax(-1)
+            q = draft(ids).logits[0, :, :40].softmax(-1)
+        for position in range(max(row.prompt_length, 1), len(row.tokens)):
+            total += torch.minimum(p, q)[position - 1].sum().item()
+            count += 1
+    found = teacher_forced(target, {"d": draft}, data, 40, bootstrap=BOOTSTRAP)["d"]
+    assert found.alpha.value == pytest.approx(total / count, abs=1e-5)
+    assert sum(row.tokens for row in found.rows) == count
+
+
+def test_no_supervised_token_is_one_clear_line() -> None:
+    with pytest.raises(UserError, match="token to predict"):
+        teacher_forced(tiny(0), {}, rows((4, 4)), 40, bootstrap=BOOTSTRAP)
+
+
+def test_choose_takes_the_best_and_always_the_last() -> None:
+    names = ["a", "b", "c", "last"]
+    found = {
+        name: Agreement(Interval(alpha, 0, 1), Interval(0, 0, 0), Interval(0, 0, 0), [])
+        for name, alpha in zip(names, (0.2, 0.5, 0.4, 0.1), strict=True)
+    }
+    assert choose(found, names, 3) == ["b", "c", "last"]
+    assert choose(found, names, 1) == ["last"]
+    assert choose(found, names, 9) == names

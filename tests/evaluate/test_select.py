@@ -1,0 +1,93 @@
+"""What is made of the rows: pooled words of the design, the champion and the verdict."""
+
+from dataclasses import replace
+
+import pytest
+
+from distill.errors import UserError
+from distill.evaluate.select import champion, tabulate
+from distill.evaluate.statistics import Bootstrap, Interval
+from distill.evaluate.verdict import DO_NOT_SHIP, NOT_ENOUGH, SHIP, judge
+
+BOOTSTRAP = Bootstrap(300)
+
+
+def test_hand_worked_line(measurement) -> None:
+    # mask [1, 0, 1, 1] tests 2 and accepts 1; a round with all four accepted commits 5
+    one = measurement(
+        "a", "d", 4, committed=7, passes=2, seconds=5.0, draft_seconds=2.0,
+        tested=[2, 2, 1, 1], accepted=[2, 1, 1, 1], alpha=0.75,
+    )  # fmt: skip
+    plain = measurement("a", committed=10, passes=10, seconds=10.0)
+    (line,) = tabulate([one, plain], BOOTSTRAP)
+    assert line.alpha.value == pytest.approx(0.75)
+    assert line.alpha_empirical == pytest.approx(5 / 6)
+    assert line.tokens_per_pass == pytest.approx(3.5)
+    assert line.draft_utilisation == pytest.approx(5 / 8)
+    assert line.cost_ratio == pytest.approx(0.25)  # 2 s over 8 steps, a target step is 1 s
+    assert line.verify_cost == pytest.approx(1.5)  # 3 s over 2 passes
+    assert line.speedup.value == pytest.approx(1.0 / (5 / 7))
+    assert line.speedup_end_to_end.value == pytest.approx((10.1 / 10) / (5.1 / 7))
+    assert line.tested_at == [2, 2, 1, 1]
+    assert line.alpha_at == pytest.approx([0.75] * 4)
+
+
+@pytest.mark.parametrize(
+    ("k", "tokens", "used"), [(2, 2.44, 0.72), (4, 3.3616, 0.5904), (8, 4.329, 0.416)]
+)
+def test_alpha_holds_over_k_while_utilisation_falls(simulated, k, tokens, used) -> None:
+    (line,) = tabulate(simulated(200, k, 0.8, 0.05), BOOTSTRAP)
+    assert line.alpha_empirical == pytest.approx(0.8, abs=0.01)
+    assert line.tokens_per_pass == pytest.approx(tokens, abs=0.05)
+    assert line.draft_utilisation == pytest.approx(used, abs=0.01)
+    assert line.engine_efficiency == pytest.approx(1.0, abs=0.02)
+
+
+def test_order_of_prompts_changes_nothing(simulated) -> None:
+    rows = simulated(20, 3, 0.6, 0.1)
+    assert tabulate(rows, BOOTSTRAP) == tabulate(rows[::-1], BOOTSTRAP)
+
+
+def test_champion_is_the_highest_lower_bound_then_alpha(simulated) -> None:
+    (line,) = tabulate(simulated(10, 2, 0.6, 0.1), BOOTSTRAP)
+    sure = replace(line, candidate="sure", speedup=Interval(1.2, 1.15, 1.25))
+    lucky = replace(line, candidate="lucky", speedup=Interval(1.4, 1.0, 1.8))
+    better = replace(sure, candidate="better", alpha=Interval(0.9, 0.8, 1.0))
+    assert champion([lucky, sure]).candidate == "sure"
+    assert champion([sure, better, lucky]).candidate == "better"
+
+
+def test_verdicts(simulated) -> None:
+    good = tabulate(simulated(30, 2, 0.8, 0.05), BOOTSTRAP)
+    verdict = judge(good[0], good, 1.0)
+    assert verdict.decision == SHIP
+    assert "as fast" in verdict.reason
+    assert judge(good[0], good, 3.0).decision == DO_NOT_SHIP
+    wide = replace(good[0], speedup=Interval(1.1, 0.9, 1.3))
+    assert judge(wide, [wide], 1.0).decision == NOT_ENOUGH
+    random = tabulate(simulated(30, 2, 0.01, 0.05), BOOTSTRAP)
+    assert judge(random[0], random, 1.0).decision == DO_NOT_SHIP
+
+
+def test_two_timed_batches_are_no_evidence(simulated) -> None:
+    few = tabulate(simulated(2, 2, 0.9, 0.05), BOOTSTRAP)
+    assert judge(few[0], few, 1.0).decision == NOT_ENOUGH
+
+
+def test_break_even_and_its_absence_are_said(simulated) -> None:
+    cheap = tabulate(simulated(10, 1, 0.5, 0.2), BOOTSTRAP)
+    verdict = judge(cheap[0], cheap, 1.0)
+    assert verdict.break_even is not None
+    assert verdict.break_even.alpha == pytest.approx(0.2, abs=1e-6)
+    dear = tabulate(simulated(10, 1, 0.99, 1.5), BOOTSTRAP)
+    assert "not even a perfect draft" in judge(dear[0], dear, 1.0).reason
+
+
+def test_what_cannot_be_tabulated(simulated) -> None:
+    rows = simulated(3, 2, 0.5, 0.1)
+    with pytest.raises(UserError, match="no plain decoding"):
+        tabulate([row for row in rows if row.num_draft_tokens], BOOTSTRAP)
+    with pytest.raises(UserError, match="one sampling setting"):
+        tabulate([*rows, replace(rows[0], sampling="greedy")], BOOTSTRAP)
+    with pytest.raises(UserError, match="no candidate"):
+        champion([])

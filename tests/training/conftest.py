@@ -1,0 +1,121 @@
+"""A tiny pair of models, a data module of known rows, and one call that trains on them."""
+
+import itertools
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from distill.losses.fused import fused_linear_loss
+from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from distill.teacher.live import LiveTeacher
+from distill.training import run
+
+VOCABULARY = 96
+
+
+def llama(width: int, seed: int, **changes: Any) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        **changes,
+    )
+    return LlamaForCausalLM(config)
+
+
+def micro_batch(seed: int, supervised: list[list[bool]]) -> dict[str, Tensor]:
+    """Random ids with the given supervised marks [B, S]."""
+    marks = torch.tensor(supervised)
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "input_ids": torch.randint(0, VOCABULARY, marks.shape, generator=generator),
+        "attention_mask": torch.ones_like(marks, dtype=torch.long),
+        "supervised": marks,
+        "row_index": torch.full((marks.shape[0],), seed),
+    }
+
+
+def marks(supervised: int, length: int = 8) -> list[bool]:
+    """A row whose last `supervised` tokens are supervised."""
+    return [False] * (length - supervised) + [True] * supervised
+
+
+class Windows(lightning.LightningDataModule):
+    """Endless windows of two micro-batches, made from (seed, position) alone, as the real one's are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = 0
+        self.seen: list[int] = []
+
+    def train_dataloader(self) -> Any:
+        return self._windows()
+
+    def _windows(self) -> Any:
+        for position in itertools.count(self.position):
+            yield [
+                micro_batch(2 * position, [marks(1 + position % 3), marks(5)]),
+                micro_batch(2 * position + 1, [marks(2)]),
+            ]
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.seen.append(self.position)
+        self.position += 1
+        return batch
+
+    def val_dataloader(self) -> Any:
+        return [micro_batch(1001, [marks(7), marks(3)]), micro_batch(1002, [marks(4)])]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.position = state_dict["position"]
+
+
+def save_weights(draft: LlamaForCausalLM, folder: Path, target_folder: Path) -> None:
+    folder.mkdir(parents=True)
+    torch.save(draft.state_dict(), folder / "weights.pt")
+
+
+def train(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tokens: int = 70, **changes: Any
+) -> tuple[dict[str, Any], LlamaForCausalLM, Windows]:
+    """Train the tiny pair until `tokens`; changes override the arguments of `train_draft`."""
+    monkeypatch.setattr(run, "save_draft", save_weights)
+    draft, windows = llama(16, seed=1), Windows()
+    arguments = {
+        "draft": draft,
+        "teacher": LiveTeacher(llama(32, seed=0)),
+        "datamodule": windows,
+        "objective": partial(fused_linear_loss, temperature=1.0),
+        "optimizer": OptimizerConfig(lr=1e-2),
+        "schedule": ScheduleConfig(),
+        "trainer": TrainerConfig(accelerator="cpu", precision="32-true", checkpoints=2),
+        "budget": BudgetConfig(tokens=tokens),
+        "folder": folder,
+        "vocabulary_size": VOCABULARY,
+        "target_folder": folder,
+    }
+    result = run.train_draft(**(arguments | changes))
+    return result, draft, windows
+
+
+@pytest.fixture
+def tiny() -> Any:
+    """The helpers above, for test modules that cannot import a conftest."""
+    import sys
+
+    return sys.modules[__name__]

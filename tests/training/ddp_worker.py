@@ -1,0 +1,73 @@
+"""One rank of a two-process training, or the one process it must equal: `python ddp_worker.py FOLDER`.
+
+Writes FOLDER/rank<n>.pt: the gradients each step's optimizer saw, the final weights and the result.
+"""
+
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import conftest as tiny
+import pytest
+import torch
+
+from distill.schema import TrainerConfig
+from distill.training import module
+
+# Supervised tokens of the micro-batches, [window][rank]: other counts, other numbers of micro-batches,
+# a rank with nothing, and a window with nothing at all.
+WINDOWS = [
+    [[2], [6, 4]],
+    [[0], [3]],
+    [[0], [0]],
+    [[5], [1]],
+]
+TOKENS = 21
+
+
+class RankWindows(tiny.Windows):
+    def _windows(self) -> Any:
+        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        for position in itertools.count(self.position):
+            shares = WINDOWS[position % len(WINDOWS)]
+            mine = range(2) if world == 1 else [rank]
+            yield [
+                tiny.micro_batch(100 * position + 10 * r + i, [tiny.marks(count, length=12)])
+                for r in mine
+                for i, count in enumerate(shares[r])
+            ]
+
+
+def main(folder: Path) -> None:
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    gradients: list[torch.Tensor] = []
+    scale_and_clip = module.scale_and_clip
+
+    def recorded(parameters: Any, scale: float, max_norm: float) -> float:
+        parameters = list(parameters)
+        norm = scale_and_clip(parameters, scale, max_norm)
+        gradients.append(torch.cat([p.grad.flatten() for p in parameters]))
+        return norm
+
+    config = TrainerConfig(
+        accelerator="cpu",
+        devices=str(world),
+        strategy="ddp" if world > 1 else "auto",
+        precision="32-true",
+        checkpoints=2,
+        resume_every_seconds=0.0,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "scale_and_clip", recorded)
+        result, draft, _ = tiny.train(
+            folder, patch, tokens=TOKENS, trainer=config, datamodule=RankWindows()
+        )
+    weights = torch.cat([p.detach().flatten() for p in draft.parameters()])
+    state = {"gradients": gradients, "weights": weights, "result": result}
+    torch.save(state, folder / f"rank{os.environ.get('RANK', 0)}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

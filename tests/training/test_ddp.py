@@ -1,0 +1,80 @@
+"""Two gloo processes against one: the same data must give the same gradients."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+WORKER = Path(__file__).parent / "ddp_worker.py"
+pytestmark = pytest.mark.slow
+
+
+def start(folder: Path, rank: int, world: int, port: int) -> subprocess.Popen:
+    folder.mkdir(parents=True, exist_ok=True)
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    if world > 1:
+        env |= {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
+            "GROUP_RANK": "0",
+            "TORCHELASTIC_RUN_ID": "test",  # how Lightning knows that the processes exist already
+        }
+    with (folder / f"errors{rank}.txt").open("w") as errors:
+        return subprocess.Popen([sys.executable, str(WORKER), str(folder)], env=env, stderr=errors)
+
+
+def read(folder: Path, rank: int = 0) -> dict[str, Any]:
+    return torch.load(folder / f"rank{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("ddp")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    one, two = root / "one", root / "two"
+    workers = [start(one, 0, 1, port), start(two, 0, 2, port), start(two, 1, 2, port)]
+    try:
+        codes = [worker.wait(timeout=120) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    errors = [path.read_text() for path in sorted(root.glob("*/errors*.txt"))]
+    assert codes == [0, 0, 0], "\n".join(errors)
+    return one, two
+
+
+def test_gradients_equal_those_of_one_process(folders: tuple[Path, Path]) -> None:
+    """2 and 10 tokens; then a rank without any; then a window without any, which is no step."""
+    one, two = (read(folder)["gradients"] for folder in folders)
+    assert len(one) == len(two) == 3
+    for ours, expected in zip(two, one, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
+
+
+def test_both_ranks_end_with_the_same_draft_and_counts(folders: tuple[Path, Path]) -> None:
+    one, two = folders
+    first, second, alone = read(two, 0), read(two, 1), read(one)
+    assert torch.equal(first["weights"], second["weights"])
+    for key in ("train_tokens", "steps"):
+        assert first["result"][key] == second["result"][key] == alone["result"][key]
+
+
+def test_pooled_validation_numbers_are_those_of_one_process(folders: tuple[Path, Path]) -> None:
+    metrics = [
+        json.loads(Path(read(folder)["result"]["candidates"][0], "metrics.json").read_text())
+        for folder in folders
+    ]
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-5)

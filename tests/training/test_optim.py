@@ -1,0 +1,54 @@
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from distill.errors import UserError
+from distill.schema import OptimizerConfig
+from distill.training.optim import (
+    build_optimizers,
+    check_optimizer,
+    scale_learning_rates,
+    split_parameters,
+)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_decay_acts_on_hidden_matrices_only(tiny, tied: bool) -> None:
+    draft = tiny.llama(16, seed=0, tie_word_embeddings=tied)
+    names = {id(p): name for name, p in draft.named_parameters()}
+    (optimizer,) = build_optimizers(draft, OptimizerConfig(weight_decay=0.1))
+    decayed, plain = optimizer.param_groups
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert all("proj" in names[id(p)] for p in decayed["params"])
+    assert {names[id(p)].split(".")[-2] for p in plain["params"]} >= {"embed_tokens", "norm"}
+    ids = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(ids) == sorted(names)  # every parameter, once
+
+
+def test_positions_and_biases_of_other_families_do_not_decay() -> None:
+    config = GPT2Config(vocab_size=32, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    matrices, others = split_parameters(GPT2LMHeadModel(config))
+    assert len(matrices) == 4
+    assert {tuple(p.shape) for p in others if p.ndim == 2} == {(32, 8), (16, 8)}
+
+
+def test_muon_takes_the_matrices_and_leaves_the_rest(tiny) -> None:
+    draft = tiny.llama(16, seed=0)
+    muon, adamw = build_optimizers(draft, OptimizerConfig(muon=True))
+    assert isinstance(muon, torch.optim.Muon)
+    assert all(p.ndim == 2 for p in muon.param_groups[0]["params"])
+    count = sum(len(g["params"]) for o in (muon, adamw) for g in o.param_groups)
+    assert count == len(list(draft.parameters()))
+
+
+def test_each_group_keeps_its_own_full_rate(tiny) -> None:
+    optimizers = build_optimizers(tiny.llama(16, seed=0), OptimizerConfig(lr=0.1, muon=True))
+    scale_learning_rates(optimizers, 0.5)
+    scale_learning_rates(optimizers, 0.25)
+    assert [o.param_groups[0]["lr"] for o in optimizers] == [0.02 * 0.25, 0.1 * 0.25]
+
+
+@pytest.mark.parametrize("changes", [{"lr": 0.0}, {"weight_decay": -1.0}, {"betas": [0.9, 1.0]}])
+def test_impossible_settings_are_refused(changes: dict) -> None:
+    with pytest.raises(UserError, match=r"optimizer\."):
+        check_optimizer(OptimizerConfig(**changes))

@@ -1,0 +1,142 @@
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from distill.errors import UserError
+from distill.schema import BudgetConfig, OptimizerConfig, TrainerConfig
+
+
+def weights(draft: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in draft.parameters()])
+
+
+@pytest.fixture
+def uninterrupted(tiny, tmp_path: Path, monkeypatch):
+    return tiny.train(tmp_path / "whole", monkeypatch)
+
+
+def test_ends_at_the_first_window_that_reaches_the_budget(uninterrupted) -> None:
+    result, _, windows = uninterrupted
+    # Windows hold 8, 9 and 10 supervised tokens in turn: 71 after eight.
+    assert (result["train_tokens"], result["steps"]) == (71, 8)
+    assert windows.seen == list(range(8))
+
+
+def test_candidates_lie_evenly_over_the_budget_with_their_numbers(uninterrupted, tmp_path) -> None:
+    result, _, _ = uninterrupted
+    folders = [Path(path) for path in result["candidates"]]
+    assert [path.name for path in folders] == ["tokens-000000035", "tokens-000000071"]
+    metrics = json.loads((folders[1] / "metrics.json").read_text())
+    assert metrics["tokens"] == 71
+    assert 0 < metrics["alpha"] < 1
+    assert metrics["kl"] > 0
+    assert (folders[1] / "weights.pt").exists()
+
+
+def test_training_learns(tiny, tmp_path, monkeypatch) -> None:
+    runs = [tiny.train(tmp_path / str(n), monkeypatch, tokens=n)[0] for n in (20, 1000)]
+    last = [json.loads(Path(r["candidates"][-1], "metrics.json").read_text()) for r in runs]
+    assert last[1]["kl"] < 0.8 * last[0]["kl"]
+    assert last[1]["alpha"] > last[0]["alpha"]
+
+
+class Stop:
+    """Sends a signal to this process in the middle of the window at `position`."""
+
+    def __init__(self, teacher, number: int, calls: int):
+        self._teacher, self._number, self._calls = teacher, number, calls
+
+    def to(self, device):
+        self._teacher.to(device)
+
+    def signal(self, batch, positions):
+        self._calls -= 1
+        if self._calls == 0:
+            os.kill(os.getpid(), self._number)
+        return self._teacher.signal(batch, positions)
+
+
+@pytest.mark.parametrize("muon", [False, True])
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_stopped_run_goes_on_bit_for_bit(
+    tiny, tmp_path, monkeypatch, caplog, muon, number, error
+) -> None:
+    optimizer = OptimizerConfig(lr=1e-2, muon=muon)
+    whole, draft, seen = tiny.train(tmp_path / "whole", monkeypatch, optimizer=optimizer)
+
+    # Two micro-batches a window and two held-out ones after the first: call 13 is in the sixth.
+    teacher = Stop(tiny.LiveTeacher(tiny.llama(32, seed=0)), number, calls=13)
+    handler = signal.getsignal(number)
+    with caplog.at_level("INFO", "distill"), pytest.raises(error):
+        tiny.train(tmp_path / "parts", monkeypatch, optimizer=optimizer, teacher=teacher)
+    assert signal.getsignal(number) == handler
+    assert "run the same command again" in caplog.text
+
+    torch.manual_seed(123)  # whatever another process starts with
+    resumed, other, rest = tiny.train(tmp_path / "parts", monkeypatch, optimizer=optimizer)
+    first = rest.seen[0]
+    assert 0 < first < 8
+    assert rest.seen == seen.seen[first:]
+    for key in ("train_tokens", "steps"):
+        assert resumed[key] == whole[key]
+    assert torch.equal(weights(draft), weights(other))
+    names = [[Path(p).name for p in r["candidates"]] for r in (resumed, whole)]
+    assert names[0] == names[1]
+
+
+def test_finished_training_is_not_trained_again(tiny, tmp_path, monkeypatch) -> None:
+    first, draft, _ = tiny.train(tmp_path, monkeypatch)
+    second, other, _ = tiny.train(tmp_path, monkeypatch)
+    assert second == first
+    assert torch.equal(weights(draft), weights(other))
+
+
+def test_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    tiny, tmp_path, monkeypatch, caplog
+) -> None:
+    always = TrainerConfig(
+        accelerator="cpu", precision="32-true", checkpoints=2, resume_every_seconds=0.0
+    )
+    whole, draft, _ = tiny.train(tmp_path, monkeypatch, trainer=always)
+    latest = tmp_path / "resume" / "latest.ckpt"
+    latest.write_bytes(latest.read_bytes()[:-1000])
+    again, other, rest = tiny.train(tmp_path, monkeypatch, trainer=always)
+    assert "damaged" in caplog.text
+    assert rest.seen[0] == 7  # the eighth window is done again
+    assert again["train_tokens"] == whole["train_tokens"]
+    assert torch.equal(weights(draft), weights(other))
+
+
+def test_candidates_of_a_lost_stretch_are_removed(tiny, tmp_path, monkeypatch) -> None:
+    lost = tmp_path / "candidates" / "tokens-000000050"
+    lost.mkdir(parents=True)
+    (lost / "metrics.json").write_text('{"tokens": 50}')
+    tiny.train(tmp_path, monkeypatch)
+    assert not lost.exists()
+
+
+def test_the_target_is_never_in_a_checkpoint(tiny, tmp_path, monkeypatch) -> None:
+    tiny.train(tmp_path, monkeypatch)
+    saved = torch.load(tmp_path / "resume" / "latest.ckpt", weights_only=True)
+    assert set(saved["state_dict"]) == {
+        f"student.draft.{name}" for name in tiny.llama(16, seed=1).state_dict()
+    }
+
+
+def test_a_gpu_that_is_not_there_is_refused_at_once(tiny, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="no GPU here"):
+        tiny.train(tmp_path, monkeypatch, trainer=TrainerConfig(accelerator="gpu"))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_budget_in_minutes_ends_too(tiny, tmp_path, monkeypatch) -> None:
+    result, _, _ = tiny.train(tmp_path, monkeypatch, budget=BudgetConfig(minutes=0.005))
+    assert result["seconds"] >= 0.3
+    assert len(result["candidates"]) == 2
