@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class Artifact:
     path: Path
     fingerprint: str
     manifest: dict[str, Any]
+    fresh: bool = False
+    """Made by this very call, not found."""
 
     @property
     def counts(self) -> dict[str, Any]:
@@ -57,7 +59,9 @@ def build(
     settings: Mapping[str, Any],
     inputs: Sequence[Artifact],
     produce: Produce,
+    *,
     force: bool = False,
+    collective: bool = False,
 ) -> Artifact:
     """Return the stage's artifact, making it only when it is not there yet.
 
@@ -68,6 +72,7 @@ def build(
         inputs: artifacts the stage reads.
         produce: fills the folder it is given and returns its counts; may find its own earlier, unfinished work.
         force: redo even when up to date.
+        collective: all ranks of a distributed job work on it together; else rank zero does and the others wait.
 
     Raises:
         UserError: the output root cannot be written.
@@ -75,6 +80,8 @@ def build(
     digest = fingerprint(stage, settings, inputs)
     folder = root / "artifacts" / stage / digest[:12]
     make_writable(folder.parent)
+    if rank() > 0:
+        return _follow(folder, produce if collective else None)
     # Jobs of one sweep share stages: the second waits for the first and finds the work done.
     with FileLock(folder.with_suffix(".lock")):
         if force:
@@ -83,6 +90,12 @@ def build(
             log.info("%s: up to date (%s)", stage, folder)
             return load(folder)
         return _make(stage, folder, digest, settings, inputs, produce)
+
+
+def rank() -> int:
+    """This process's rank in a distributed job, from what torchrun, Slurm or Lightning's launcher set."""
+    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+    return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
 
 def load(folder: Path) -> Artifact:
@@ -143,6 +156,18 @@ def _make(
     }
     write_json(partial / MANIFEST, manifest)
     partial.replace(folder)
+    return replace(load(folder), fresh=True)
+
+
+def _follow(folder: Path, produce: Produce | None) -> Artifact:
+    """A rank other than zero: work along, then wait until rank zero has put the folder in place.
+
+    When rank zero fails, the launcher ends this process too.
+    """
+    if produce and not (folder / MANIFEST).exists():
+        produce(folder.with_suffix(".partial"))
+    while not (folder / MANIFEST).exists():
+        time.sleep(0.5)
     return load(folder)
 
 

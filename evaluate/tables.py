@@ -1,7 +1,9 @@
 """Tables for a person at a terminal."""
 
+import io
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.table import Table
 
 from distill.evaluate.records import Arm
@@ -39,6 +41,13 @@ def candidates_table(table: Sequence[TableRow], champion: Arm) -> Table:
         "pass over k+1 tokens, both in target steps. ★ highest lower bound of speedup."
     )
     return view
+
+
+def as_text(table: Table, width: int = 132) -> str:
+    """The table as plain text, the same in a file as on any terminal."""
+    with Console(file=io.StringIO(), width=width) as console, console.capture() as captured:
+        console.print(table)
+    return captured.get()
 
 
 def _speedup(value: Interval) -> str:

@@ -12,12 +12,13 @@ from distill.models.target import eos_token_ids
 from distill.pipelines import prepare
 from distill.pipelines.inputs import load_configured_target, plain, target_folder, target_identity
 from distill.pipelines.stage import run_stage
+from distill.tracking.runs import Run
 
 
 def run(cfg: DictConfig) -> Artifact:
     """The corpus to train on: every row of train and validation has tokens to learn from."""
     corpus = prepare.run(cfg)
-    if not corpus.counts["unanswered"]:
+    if not (cfg.generate.enabled and corpus.counts["unanswered"]):
         return corpus
     settings = {
         "generate": plain(cfg.generate),
@@ -25,7 +26,7 @@ def run(cfg: DictConfig) -> Artifact:
         "seed": cfg.seed,
     }
 
-    def produce(folder: Path) -> dict[str, Any]:
+    def produce(folder: Path, _: Run) -> dict[str, Any]:
         return answer_prompts(
             load_configured_target(cfg),
             load_corpus(corpus.path),

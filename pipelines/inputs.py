@@ -1,34 +1,18 @@
-"""What several stages read: the target's folder and identity, the draft's, the settings a fingerprint holds."""
+"""What several stages read: the folders and identities of target and draft, and their loading."""
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from distill.models.identity import ModelIdentity, identify
 from distill.models.source import check_model_folder, resolve_model
-from distill.schema import ModelConfig
+from distill.schema import ModelConfig, TargetConfig
 
-
-def output_root(cfg: DictConfig) -> Path:
-    return Path(cfg.paths.output).expanduser().absolute()
-
-
-def target_folder(cfg: DictConfig) -> Path:
-    """The target as a local Hugging Face folder, fetched or converted on first use, checked, not loaded."""
-    return _folder(cfg, cfg.target, "target")
-
-
-def draft_folder(cfg: DictConfig) -> Path | None:
-    """The folder a pretrained or ready draft comes from; None for a draft that is built."""
-    if cfg.draft.init not in ("pretrained", "ready"):
-        return None
-    return _folder(cfg, cfg.draft.model, "draft")
-
-
-def target_identity(cfg: DictConfig) -> ModelIdentity:
-    return identify(target_folder(cfg), _model_config(cfg.target), plain(cfg.target.chat_template_kwargs))
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 
 def plain(node: Any) -> Any:
@@ -36,18 +20,66 @@ def plain(node: Any) -> Any:
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
-def _model_config(node: DictConfig) -> ModelConfig:
-    return ModelConfig(node.source, node.id, node.revision, node.trust_remote_code)
+def output_root(cfg: DictConfig) -> Path:
+    return Path(cfg.paths.output).expanduser().absolute()
 
 
-def _folder(cfg: DictConfig, node: DictConfig, role: str) -> Path:
-    model = _model_config(node)
+def cache_root(cfg: DictConfig) -> Path:
+    return Path(cfg.paths.cache).expanduser()
+
+
+def target_config(cfg: DictConfig) -> TargetConfig:
+    return TargetConfig(**plain(cfg.target))
+
+
+def target_folder(cfg: DictConfig) -> Path:
+    """The target as a local Hugging Face folder: fetched or converted on first use, checked, not loaded."""
+    return _folder(_model(cfg.target), cache_root(cfg), "target")
+
+
+def target_identity(cfg: DictConfig) -> ModelIdentity:
+    return identify(target_folder(cfg), target_config(cfg), cache_root(cfg))
+
+
+def draft_folder(cfg: DictConfig) -> Path | None:
+    """Where a `pretrained` or `ready` draft comes from; None for a draft that is built."""
+    if cfg.draft.init not in ("pretrained", "ready"):
+        return None
+    return model_folder(cfg, ModelConfig(**plain(cfg.draft.model)), "draft")
+
+
+def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:
     key = (model.source, model.id, model.revision, model.trust_remote_code)
-    return _resolve(key, Path(cfg.paths.cache).expanduser(), role)
+    return _folder(key, cache_root(cfg), role)
+
+
+def device(cfg: DictConfig) -> "torch.device":
+    """Where models are loaded: what `trainer.accelerator` asks for."""
+    import torch
+
+    gpu = cfg.trainer.accelerator != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda" if gpu else "cpu")
+
+
+def load_configured_target(cfg: DictConfig) -> "PreTrainedModel":
+    from distill.models.target import load_target, pick_dtype
+
+    place = device(cfg)
+    return load_target(
+        target_folder(cfg),
+        dtype=pick_dtype(cfg.target.dtype, place),
+        device=place,
+        device_map=cfg.target.device_map,
+        trust_remote_code=cfg.target.trust_remote_code,
+    )
+
+
+def _model(node: DictConfig) -> tuple[str, str, str | None, bool]:
+    return node.source, node.id, node.revision, node.trust_remote_code
 
 
 @lru_cache
-def _resolve(key: tuple[str, str, str | None, bool], cache: Path, role: str) -> Path:
+def _folder(key: tuple[str, str, str | None, bool], cache: Path, role: str) -> Path:
     folder = resolve_model(ModelConfig(*key), cache)
     check_model_folder(folder, role)
     return folder

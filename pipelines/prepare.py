@@ -9,8 +9,9 @@ from transformers import AutoTokenizer
 
 from distill.artifacts import Artifact
 from distill.data.corpus import build_corpus
-from distill.pipelines.inputs import plain, target_folder, target_identity
+from distill.pipelines.inputs import plain, target_config, target_folder, target_identity
 from distill.pipelines.stage import run_stage
+from distill.tracking.runs import Run
 
 
 def run(cfg: DictConfig) -> Artifact:
@@ -31,8 +32,8 @@ def run(cfg: DictConfig) -> Artifact:
         "seed": cfg.seed,
     }
 
-    def produce(folder: Path) -> dict[str, Any]:
+    def produce(folder: Path, _: Run) -> dict[str, Any]:
         tokenizer = AutoTokenizer.from_pretrained(target_folder(cfg))
-        return build_corpus(source, tokenizer, cfg.data, cfg.target, folder, seed=cfg.seed)
+        return build_corpus(source, tokenizer, cfg.data, target_config(cfg), folder, seed=cfg.seed)
 
     return run_stage(cfg, "prepare", settings, [], produce)

@@ -84,9 +84,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return *scaled, None
 
 
-def _run(
-    hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]
-) -> tuple[Tensor, Gradients]:
+def _run(hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]) -> tuple[Tensor, Gradients]:
     """All chunks: sums of divergence, alpha, agreement and tokens [4], and the gradients."""
     head = setting.head.detach().to(setting.compute_dtype)
     T, V = hidden.shape[0], head.weight.shape[0]
@@ -94,7 +92,9 @@ def _run(
     gradients = _zeros(hidden, head, needed, accurate)
     rows = padded_rows(min(setting.chunk_size, max(T, 1)))
     logits = hidden.new_zeros(rows, V, dtype=setting.compute_dtype)
-    weight_part = torch.empty_like(head.weight) if needed[1] and accurate != head.weight.dtype else None
+    weight_part = (
+        torch.empty_like(head.weight) if needed[1] and accurate != head.weight.dtype else None
+    )
     sums = hidden.new_zeros(4, dtype=accurate)
     for first in range(0, T, setting.chunk_size):
         chunk = hidden.detach()[first : first + setting.chunk_size].to(setting.compute_dtype)
@@ -117,7 +117,12 @@ def _zeros(hidden: Tensor, head: Head, needed: tuple[bool, ...], dtype: torch.dt
 
 
 def _accumulate(
-    into: Gradients, gradient: Tensor, chunk: Tensor, head: Head, first: int, weight_part: Tensor | None
+    into: Gradients,
+    gradient: Tensor,
+    chunk: Tensor,
+    head: Head,
+    first: int,
+    weight_part: Tensor | None,
 ) -> None:
     """Add one chunk's share, gradient [C, V] by the logits, to the gradients by the inputs."""
     if into.hidden is not None:

@@ -1,9 +1,10 @@
 """The live teacher of the fused loss: hidden states and a head, turned into logits chunk by chunk.
 
-Shapes: T tokens, V vocabulary, D teacher width, C tokens per chunk, R rows per block.
+Shapes: T tokens, V vocabulary, D teacher width.
 """
 
 import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,47 +15,47 @@ from distill.losses.head import Head
 from distill.losses.kernels import Divergence, ForwardKLKernel, Kernel, Scores, autograd_kernel
 
 
+class TokenLoss(NamedTuple):
+    """What is computed per token, and whether torch.compile makes it."""
 
+    divergence: Divergence
+    temperature: float
+    compiled: bool
 
 
 class DenseTeacher:
-    """Scores student logits against ``head(hidden)``; see ``ChunkTeacher`` in ``chunked``."""
+    """Scores student logits against ``head(hidden)``, hidden [T, D]; see ``ChunkTeacher``."""
 
     def __init__(
-        self,
-        hidden: Tensor,
-        head: Head,
-        divergence: Divergence,
-        temperature: float,
-        chunk_size: int,
-        *,
-        compiled: bool,
+        self, hidden: Tensor, head: Head, loss: TokenLoss, labels: Tensor | None, chunk_size: int
     ):
-        self._hidden = hidden.detach().to(head.weight.dtype)
         self._head = head.detach()
-        self._temperature = temperature
-        V = head.weight.shape[0]
-        self._logits = hidden.new_zeros(padded_rows(chunk_size), V, dtype=head.weight.dtype)
-        self._block = BLOCK_ROWS if hidden.device.type == "cpu" else chunk_size
-        self._kernel = _kernel(divergence, compiled, self._block, head.weight)
+        self._hidden = hidden.detach().to(head.weight.dtype)
+        self._temperature = loss.temperature
+        self._block = BLOCK_ROWS if hidden.device.type == "cpu" else padded_rows(chunk_size)
+        rows = padded_rows(min(chunk_size, max(len(hidden), 1)))
+        self._labels = None if labels is None else torch.nn.functional.pad(labels, (0, rows))
+        self._logits = hidden.new_zeros(rows, head.weight.shape[0], dtype=head.weight.dtype)
+        self._kernel = _kernel(loss, self._block, self._logits)
 
     def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:
-        hidden = self._hidden[first : first + count]
-        self._head.logits_into(self._logits[:count], hidden)
+        self._head.logits_into(self._logits[:count], self._hidden[first : first + count])
         scores: list[Scores] = []
         for row in range(0, count, self._block):
             block = slice(row, row + self._block)
+            labels = None if self._labels is None else self._labels[first:][block]
             student, teacher = student_logits[block], self._logits[block]
-            scores.append(self._kernel(student, teacher, self._temperature))
+            scores.append(self._kernel(student, teacher, self._temperature, labels))
         values, overlap, agree = (torch.cat(parts)[:count] for parts in zip(*scores, strict=True))
         return Scores(values, overlap, agree)
 
-def _kernel(divergence: Divergence, compiled: bool, rows: int, weight: Tensor) -> Kernel:
-    if compiled:
-        return _compiled_kernel(divergence)
-    if divergence is forward_kl and weight.device.type == "cpu":
-        return ForwardKLKernel(rows, weight.shape[0], weight.dtype)
-    return autograd_kernel(divergence)
+
+def _kernel(loss: TokenLoss, rows: int, logits: Tensor) -> Kernel:
+    if loss.compiled:
+        return _compiled_kernel(loss.divergence)
+    if loss.divergence is forward_kl and logits.device.type == "cpu":
+        return ForwardKLKernel(rows, logits.shape[1], logits.dtype)
+    return autograd_kernel(loss.divergence)
 
 
 @functools.cache

@@ -92,7 +92,9 @@ def jsd(
     KL(p‖q) as β → 0, divided by 1 − β to KL(q‖p) as β → 1.
     """
     if not 0.0 < beta < 1.0:
-        raise UserError(f"jsd beta is {beta}; use 0 < beta < 1, or forward_kl / reverse_kl for the ends")
+        raise UserError(
+            f"jsd beta is {beta}; use 0 < beta < 1, or forward_kl / reverse_kl for the ends"
+        )
     check_same_vocabulary(student_logits, teacher_logits)
     log_p = log_probabilities(teacher_logits, temperature)
     log_q = log_probabilities(student_logits, temperature)

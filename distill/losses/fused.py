@@ -5,6 +5,7 @@ The gradients by student hidden states, head and bias are made in the forward, c
 buffers that are used again; the backward only multiplies them by the incoming scalar.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from distill.errors import UserError
 from distill.losses.chunked import chunked_linear_loss
-from distill.losses.dense import DenseTeacher
+from distill.losses.dense import DenseTeacher, TokenLoss
 from distill.losses.divergence import forward_kl
 from distill.losses.head import Head
 from distill.losses.kernels import Divergence
+from distill.losses.mixture import as_divergence
 
 
 def fused_linear_loss(
@@ -24,9 +26,10 @@ def fused_linear_loss(
     teacher_hidden: Tensor,
     teacher_head: Tensor | Head,
     *,
-    divergence: Divergence = forward_kl,
+    divergence: str | Mapping[str, float] | Divergence = forward_kl,
     temperature: float = 1.0,
     mask: Tensor | None = None,
+    labels: Tensor | None = None,
     chunk_size: int = 128,
     vocabulary_size: int | None = None,
     student_bias: Tensor | None = None,
@@ -41,9 +44,11 @@ def fused_linear_loss(
         student_head: [V, d] or a ``Head``; weight and bias receive a gradient, summed in fp32.
         teacher_hidden: [T, D], no gradient.
         teacher_head: [V, D] or a ``Head``, no gradient.
-        divergence: a per-token function of ``distill.losses``, a ``partial`` of one, or a ``Mixture``.
+        divergence: a name or ``{name: weight}`` (see ``as_divergence``), a per-token function of
+            ``distill.losses``, a ``partial`` of one, or a ``Mixture``.
         temperature: of both sides in the loss. The metrics are at temperature 1.
         mask: [T] bool, true where a token counts; the others cost nothing. None: all count.
+        labels: [T] ids of the next tokens, for a mixture with ``cross_entropy``; else None.
         chunk_size: tokens whose logits exist at one time.
         vocabulary_size: ids shared by both; rows beyond it are padding. None: the smaller head's.
         student_bias: [V], in place of ``Head(bias=)``.
@@ -62,14 +67,15 @@ def fused_linear_loss(
     teacher = _head(teacher_head, teacher_bias)
     size = vocabulary_size or min(student.weight.shape[0], teacher.weight.shape[0])
     student, teacher = student.sliced(size), teacher.sliced(size)
-    _check(student_hidden, student, teacher_hidden, teacher, mask, chunk_size)
+    _check(student_hidden, student, teacher_hidden, teacher, chunk_size)
+    _check_tokens(student_hidden, teacher=teacher_hidden, mask=mask, labels=labels)
     if mask is not None:
         kept = mask.nonzero().squeeze(1)
         student_hidden = student_hidden.index_select(0, kept)
         teacher_hidden = teacher_hidden.index_select(0, kept)
-    source = DenseTeacher(
-        teacher_hidden, teacher, divergence, temperature, chunk_size, compiled=compiled
-    )
+        labels = None if labels is None else labels.index_select(0, kept)
+    loss = TokenLoss(as_divergence(divergence), temperature, compiled)
+    source = DenseTeacher(teacher_hidden, teacher, loss, labels, chunk_size)
     return chunked_linear_loss(
         student_hidden, student, source, chunk_size, compute_dtype or student.weight.dtype
     )
@@ -84,12 +90,7 @@ def _head(head: Tensor | Head, bias: Tensor | None) -> Head:
 
 
 def _check(
-    student_hidden: Tensor,
-    student: Head,
-    teacher_hidden: Tensor,
-    teacher: Head,
-    mask: Tensor | None,
-    chunk_size: int,
+    student_hidden: Tensor, student: Head, teacher_hidden: Tensor, teacher: Head, chunk_size: int
 ) -> None:
     for name, hidden, head in (
         ("student", student_hidden, student),
@@ -100,11 +101,13 @@ def _check(
                 f"{name} hidden states are {tuple(hidden.shape)} and its head "
                 f"{tuple(head.weight.shape)}; flatten them to [tokens, width] of the head's width"
             )
-    tokens = student_hidden.shape[0]
-    if teacher_hidden.shape[0] != tokens or (mask is not None and mask.shape != (tokens,)):
-        raise UserError(
-            f"student has {tokens} tokens, teacher {teacher_hidden.shape[0]}, mask "
-            f"{None if mask is None else tuple(mask.shape)}; give the same tokens to all"
-        )
     if chunk_size < 1:
         raise UserError(f"chunk_size is {chunk_size}; use 1 or more")
+
+
+def _check_tokens(student_hidden: Tensor, **others: Tensor | None) -> None:
+    for name, tensor in others.items():
+        if tensor is not None and len(tensor) != len(student_hidden):
+            raise UserError(
+                f"student has {len(student_hidden)} tokens and {name} {len(tensor)}; give the same tokens to all"
+            )

@@ -6,7 +6,7 @@ all passes over a row hit the processor's cache.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,12 +15,9 @@ from distill.losses.acceptance import alpha
 from distill.losses.divergence import forward_kl
 
 
-class Divergence(Protocol):
-    """f(student_logits [T, V], teacher_logits [T, V], temperature) -> [T], such as ``forward_kl``."""
-
-    def __call__(
-        self, student_logits: Tensor, teacher_logits: Tensor, temperature: float, /
-    ) -> Tensor: ...
+Divergence = Callable[..., Tensor]
+"""f(student_logits [T, V], teacher_logits [T, V], temperature) -> [T], such as ``forward_kl``; a ``Mixture``
+with a hard-label term takes labels [T] as fourth argument."""
 
 
 class Scores(NamedTuple):
@@ -31,7 +28,8 @@ class Scores(NamedTuple):
     agreement: Tensor
 
 
-Kernel = Callable[[Tensor, Tensor, float], Scores]
+Kernel = Callable[[Tensor, Tensor, float, Tensor | None], Scores]
+"""(student_logits, teacher_logits, temperature, labels [R] or None), student_logits overwritten."""
 
 
 def agreement(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
@@ -46,11 +44,14 @@ def agreement(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
 def autograd_kernel(divergence: Divergence) -> Kernel:
     """The kernel of any per-token divergence: its own definition, differentiated by autograd."""
 
-    def kernel(student: Tensor, teacher: Tensor, temperature: float) -> Scores:
+    def kernel(
+        student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
+    ) -> Scores:
         s, t = wide(student), wide(teacher)
+        extra = () if labels is None else (labels,)
 
         def summed(x: Tensor) -> tuple[Tensor, Tensor]:
-            values = divergence(x, t, temperature)
+            values = divergence(x, t, temperature, *extra)
             return values.sum(), values
 
         grad = cast(Callable[..., Any], torch.func.grad)  # untyped upstream
@@ -69,7 +70,9 @@ class ForwardKLKernel:
         accurate = torch.promote_types(dtype, torch.float32)
         self._buffers = torch.empty(5, rows, vocabulary_size, dtype=accurate)
 
-    def __call__(self, student: Tensor, teacher: Tensor, temperature: float) -> Scores:
+    def __call__(
+        self, student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
+    ) -> Scores:
         s, t, p, q, scratch = (buffer[: student.shape[0]] for buffer in self._buffers)
         s.copy_(student)
         t.copy_(teacher)

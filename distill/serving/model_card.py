@@ -16,12 +16,12 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("alpha", "Acceptance probability per drafted token (alpha, analytic)", ".3f"),
     ("alpha_empirical", "The same, counted", ".3f"),
     ("tokens_per_pass", "Tokens per target pass", ".3f"),
-    ("num_draft_tokens", "Tokens drafted per round (k)", "d"),
+    ("num_draft_tokens", "Tokens drafted per round (k)", ".0f"),
     ("cost_ratio", "Time of a draft step / time of a target step", ".3f"),
     ("predicted_speedup", "Speedup predicted from alpha and the step times", ".3f"),
     ("engine_efficiency", "Measured / predicted speedup", ".3f"),
     ("parameter_ratio", "Draft parameters / target parameters", ".3f"),
-    ("train_tokens", "Training tokens", ",d"),
+    ("train_tokens", "Training tokens", ",.0f"),
 )
 
 

@@ -64,7 +64,7 @@ def _greedy(
     config: dict[str, str | int] | None,
 ) -> tuple[list[list[int]], dict[str, int]]:
     """New tokens per prompt, and the speculative counters. The engine is gone on return."""
-    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
+    from vllm import LLM, SamplingParams  # pyright: ignore[reportAttributeAccessIssue, reportMissingImports]
 
     engine = LLM(
         str(target),

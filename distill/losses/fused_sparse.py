@@ -1,0 +1,111 @@
+"""The fused loss against a sparse signal: no teacher pass, no teacher logits.
+
+Shapes: T tokens, V vocabulary, d student width, R rows per block.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from distill.errors import UserError
+from distill.losses.acceptance import alpha
+from distill.losses.chunked import BLOCK_ROWS, chunked_linear_loss
+from distill.losses.divergence import forward_kl
+from distill.losses.head import Head
+from distill.losses.kernels import Divergence, Scores, wide
+from distill.losses.mixture import as_divergence
+from distill.losses.sparse import (
+    Sampled,
+    TopK,
+    buckets,
+    check_sampled,
+    sampled_alpha,
+    sampled_divergence,
+    top_k_divergence,
+)
+
+
+def fused_sparse_loss(
+    student_hidden: Tensor,
+    student_head: Tensor | Head,
+    signal: TopK | Sampled,
+    *,
+    divergence: str | Mapping[str, float] | Divergence = forward_kl,
+    mask: Tensor | None = None,
+    chunk_size: int = 128,
+    vocabulary_size: int | None = None,
+    compute_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """``fused_linear_loss`` with a cached signal of T rows in the place of the teacher; same sums, same gradients.
+
+    The temperature is the signal's. Of a ``TopK`` the metric ``alpha`` is an upper bound (tail tokens are one bucket);
+    of ``Sampled`` it is unbiased and ``agreement`` compares with the likeliest drawn token.
+
+    Raises:
+        UserError: a divergence that the signal cannot give, or shapes that cannot belong together.
+    """
+    function = as_divergence(divergence)
+    if isinstance(signal, Sampled):
+        check_sampled(function)
+    head = student_head if isinstance(student_head, Head) else Head(student_head)
+    if vocabulary_size is not None:
+        head = head.sliced(vocabulary_size)
+    if student_hidden.ndim != 2 or len(signal.ids) != len(student_hidden):
+        raise UserError(
+            f"student hidden states {tuple(student_hidden.shape)} and signal ids {tuple(signal.ids.shape)} "
+            "differ in tokens; give one row of each per token"
+        )
+    if mask is not None:
+        kept = mask.nonzero().squeeze(1)
+        student_hidden, signal = student_hidden.index_select(0, kept), signal.rows(kept)
+    teacher = SparseTeacher(signal, function)
+    dtype = compute_dtype or head.weight.dtype
+    return chunked_linear_loss(student_hidden, head, teacher, chunk_size, dtype)
+
+
+class SparseTeacher:
+    """Scores student logits against a sparse signal; see ``ChunkTeacher``."""
+
+    def __init__(self, signal: TopK | Sampled, divergence: Divergence):
+        self._signal = signal
+        self._divergence = divergence
+
+    def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:
+        scores: list[Scores] = []
+        block = BLOCK_ROWS if student_logits.device.type == "cpu" else count
+        for row in range(0, count, block):
+            end = min(row + block, count)
+            signal = self._signal.rows(slice(first + row, first + end))
+            scores.append(self._block(student_logits[row:end], signal))
+        values, overlap, agree = (torch.cat(parts) for parts in zip(*scores, strict=True))
+        return Scores(values, overlap, agree)
+
+    def _block(self, student: Tensor, signal: TopK | Sampled) -> Scores:
+        s = wide(student)
+
+        def summed(x: Tensor) -> tuple[Tensor, Tensor]:
+            if isinstance(signal, TopK):
+                values = top_k_divergence(x, signal, self._divergence)
+            else:
+                values = sampled_divergence(x, signal, self._divergence)
+            return values.sum(), values
+
+        grad = cast(Callable[..., Any], torch.func.grad)  # untyped upstream
+        gradient, values = grad(summed, has_aux=True)(s)
+        scores = Scores(values, _alpha(s, signal), _agreement(s, signal))
+        student.copy_(gradient)
+        return scores
+
+
+def _alpha(logits: Tensor, signal: TopK | Sampled) -> Tensor:
+    if isinstance(signal, Sampled):
+        return sampled_alpha(logits, signal)
+    return alpha(*buckets(logits, signal))
+
+
+def _agreement(logits: Tensor, signal: TopK | Sampled) -> Tensor:
+    likeliest = signal.log_probs.argmax(-1, keepdim=True)
+    chosen = signal.ids.long().gather(-1, likeliest)
+    return (logits.gather(-1, chosen).squeeze(-1) == logits.amax(-1)).float()

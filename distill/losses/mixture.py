@@ -1,0 +1,87 @@
+"""Divergences by name, and weighted mixtures of them, as a config writes them.
+
+Shapes: T supervised tokens, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from distill.errors import UserError
+from distill.losses.acceptance import acceptance, lk, total_variation
+from distill.losses.divergence import cross_entropy, forward_kl, jsd, reverse_kl
+from distill.losses.kernels import Divergence
+
+BY_NAME: dict[str, Divergence] = {
+    "forward_kl": forward_kl,
+    "reverse_kl": reverse_kl,
+    "jsd": jsd,
+    "total_variation": total_variation,
+    "acceptance": acceptance,
+    "lk": lk,
+}
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Σ weight · divergence(student, teacher, temperature) + label_weight · cross_entropy(student, labels).
+
+    The hard-label term is always at temperature 1: labels are what is decoded, not a softened teacher.
+    """
+
+    terms: tuple[tuple[Divergence, float], ...]
+    label_weight: float = 0.0
+
+    def __call__(
+        self,
+        student_logits: Tensor,
+        teacher_logits: Tensor,
+        temperature: float = 1.0,
+        labels: Tensor | None = None,
+    ) -> Tensor:
+        """[T, V] ×2, and labels [T] if ``label_weight`` is not 0 → [T]."""
+        if (labels is None) == bool(self.label_weight):
+            raise UserError("give labels exactly when the mixture has a cross_entropy weight")
+        total = torch.zeros_like(student_logits[..., 0], dtype=torch.float32)
+        for divergence, weight in self.terms:
+            total = total + weight * divergence(student_logits, teacher_logits, temperature)
+        if labels is not None:
+            total = total + self.label_weight * cross_entropy(student_logits, labels)
+        return total
+
+
+def as_divergence(
+    spec: str | Mapping[str, float] | Divergence, *, beta: float = 0.5, eta: float = 3.0
+) -> Divergence:
+    """A divergence from its name, from ``{name: weight}``, or as it is.
+
+    ``beta`` is jsd's, ``eta`` lk's. ``cross_entropy`` may stand in the mapping beside others.
+    """
+    if isinstance(spec, str):
+        return _named(spec, beta, eta)
+    if isinstance(spec, Mapping):
+        weights = dict(cast(Mapping[str, float], spec))
+        label_weight = weights.pop("cross_entropy", 0.0)
+        if not weights or any(weight < 0 for weight in (*weights.values(), label_weight)):
+            raise UserError(f"mixture {dict(spec)} needs a divergence and no negative weight")
+        terms = tuple((_named(name, beta, eta), weight) for name, weight in weights.items())
+        return (
+            terms[0][0]
+            if [*weights.values(), label_weight] == [1.0, 0.0]
+            else Mixture(terms, label_weight)
+        )
+    return spec
+
+
+def _named(name: str, beta: float, eta: float) -> Divergence:
+    if name not in BY_NAME:
+        raise UserError(f"no divergence is called {name!r}; choose from {', '.join(BY_NAME)}")
+    if name == "jsd" and beta != 0.5:
+        return partial(jsd, beta=beta)
+    if name == "lk" and eta != 3.0:
+        return partial(lk, eta=eta)
+    return BY_NAME[name]

@@ -1,0 +1,130 @@
+"""Losses against a teacher of which only part was kept: its k likeliest tokens, or random draws.
+
+Shapes: T supervised tokens, V vocabulary, K kept tokens, N draws. p teacher, q student, both at the
+temperature at which the signal was taken: p^(1/temperature) needs the whole row, so it cannot be changed later.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from distill.errors import UserError
+from distill.losses.divergence import expectation, forward_kl, log_probabilities
+from distill.losses.kernels import Divergence
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The K likeliest tokens: ids [T, K] (distinct), log p of them [T, K], and log of all the rest's mass [T]."""
+
+    ids: Tensor
+    log_probs: Tensor
+    log_tail: Tensor
+    temperature: float = 1.0
+
+    def rows(self, index: Tensor | slice) -> "TopK":
+        return TopK(self.ids[index], self.log_probs[index], self.log_tail[index], self.temperature)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Draws from p: ids [T, N], weights [T, N], log p of them [T, N], with E Σ weight·f(id) = Σ_x p(x) f(x).
+
+    Plain draws weigh 1/N; a token drawn c times may stand once with c/N. Slots of weight 0 are padding.
+    """
+
+    ids: Tensor
+    weights: Tensor
+    log_probs: Tensor
+    temperature: float = 1.0
+
+    def rows(self, index: Tensor | slice) -> "Sampled":
+        return Sampled(
+            self.ids[index], self.weights[index], self.log_probs[index], self.temperature
+        )
+
+
+def keep_top_k(teacher_logits: Tensor, k: int, temperature: float = 1.0) -> TopK:
+    """[T, V] → the signal of the k likeliest tokens."""
+    log_p = log_probabilities(teacher_logits, temperature)
+    kept, ids = log_p.topk(k, dim=-1)
+    rest = log_p.scatter(-1, ids, -torch.inf)
+    return TopK(ids, kept, rest.logsumexp(-1), temperature)
+
+
+def draw(
+    teacher_logits: Tensor,
+    num_draws: int,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Sampled:
+    """[T, V] → ``num_draws`` independent draws from p.
+
+    Anshumann et al. 2025, "Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs", section 4 (proposal p).
+    """
+    log_p = log_probabilities(teacher_logits, temperature)
+    ids = torch.multinomial(log_p.exp(), num_draws, replacement=True, generator=generator)
+    weights = torch.full_like(ids, 1.0, dtype=log_p.dtype) / num_draws
+    return Sampled(ids, weights, log_p.gather(-1, ids), temperature)
+
+
+def top_k_divergence(
+    student_logits: Tensor, signal: TopK, divergence: Divergence = forward_kl
+) -> Tensor:
+    """A divergence of p and q over K + 1 buckets, the last holding all other tokens. [T, V] → [T].
+
+    Merging tokens only lowers a divergence (data processing): a lower bound of the full one, never negative, equal at
+    K = V. Without the tail bucket the student would be rewarded for taking mass out of the tail.
+    """
+    student, teacher = buckets(student_logits, signal)
+    # Log-probabilities at temperature t are logits: times t, then softened by t, they are themselves again.
+    t = signal.temperature
+    return divergence(student * t, teacher * t, t)
+
+
+def buckets(student_logits: Tensor, signal: TopK) -> tuple[Tensor, Tensor]:
+    """Student and teacher log-probabilities of the kept tokens and of the rest: 2 × [T, K + 1]; [T, V] at K = V."""
+    log_q = log_probabilities(student_logits, signal.temperature)
+    ids = signal.ids.long()
+    kept = log_q.gather(-1, ids)
+    log_p = signal.log_probs.to(log_q.dtype)
+    if ids.shape[-1] == log_q.shape[-1]:
+        return kept, log_p
+    rest = log_q.scatter(-1, ids, -torch.inf).logsumexp(-1, keepdim=True)
+    tail = signal.log_tail.to(log_q.dtype).unsqueeze(-1)
+    return torch.cat([kept, rest], -1), torch.cat([log_p, tail], -1)
+
+
+def sampled_divergence(
+    student_logits: Tensor, signal: Sampled, divergence: Divergence = forward_kl
+) -> Tensor:
+    """Unbiased estimate of KL(p‖q) = E_p[log p − log q] and of its gradient. [T, V] → [T]. May be negative.
+
+    Raises:
+        UserError: any other divergence.
+    """
+    check_sampled(divergence)
+    log_q = log_probabilities(student_logits, signal.temperature).gather(-1, signal.ids.long())
+    estimate = expectation(signal.weights.to(log_q.dtype), signal.log_probs.to(log_q.dtype) - log_q)
+    t_squared = isinstance(divergence, partial) and divergence.keywords.get("t_squared", False)
+    return estimate * signal.temperature**2 if t_squared else estimate
+
+
+def check_sampled(divergence: Divergence) -> None:
+    """Refuse a sampled teacher for everything but forward KL, the only one that is an average over p's draws."""
+    function = divergence.func if isinstance(divergence, partial) else divergence
+    if function is not forward_kl:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UserError(
+            f"{name} is not linear in the teacher's probabilities, so its mean over sampled tokens is not its "
+            "value and its gradient is biased; use forward_kl, or a top_k, hidden or live signal"
+        )
+
+
+def sampled_alpha(student_logits: Tensor, signal: Sampled) -> Tensor:
+    """E_p[min(1, q/p)] = Σ min(p, q), an unbiased estimate at the signal's temperature: [T, V] → [T]. A metric."""
+    log_q = log_probabilities(student_logits, signal.temperature).gather(-1, signal.ids.long())
+    kept = (log_q - signal.log_probs.to(log_q.dtype)).clamp_max(0.0).exp()
+    return expectation(signal.weights.to(log_q.dtype), kept)

@@ -1,0 +1,83 @@
+"""How a stage runs inside a job: one nested MLflow run, one artifact, made at most once per job."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from distill.artifacts import Artifact, build, fingerprint
+from distill.pipelines.inputs import output_root, plain
+from distill.schema import TrackingConfig
+from distill.tracking.runs import Job, Run, numbers, start_job
+
+Produce = Callable[[Path, Run], dict[str, Any]]
+
+
+@dataclass
+class _Open:
+    job: Job
+    finished: dict[str, Artifact] = field(default_factory=dict)
+
+
+_open: ContextVar[_Open] = ContextVar("open job")
+
+
+@contextmanager
+def open_job(cfg: DictConfig) -> Iterator[Job]:
+    """The job that all stages inside the block belong to: one parent run in MLflow."""
+    tracking = TrackingConfig(**plain(cfg.tracking))
+    with start_job(plain(cfg), tracking, output_root(cfg), cfg.name) as job:
+        token = _open.set(_Open(job))
+        try:
+            yield job
+        finally:
+            _open.reset(token)
+
+
+def current_job() -> Job:
+    return _open.get().job
+
+
+def run_stage(
+    cfg: DictConfig,
+    stage: str,
+    settings: Mapping[str, Any],
+    inputs: Sequence[Artifact],
+    produce: Produce,
+    *,
+    collective: bool = False,
+) -> Artifact:
+    """The stage's artifact; stages ask for their inputs, so several may ask for the same one.
+
+    `produce` gets the folder to fill and the stage's MLflow run, and returns the counts of the manifest.
+    """
+    opened = _open.get()
+    digest = fingerprint(stage, settings, inputs)
+    if digest in opened.finished:
+        return opened.finished[digest]
+    with opened.job.stage(stage) as run:
+        artifact = build(
+            stage,
+            output_root(cfg),
+            settings,
+            inputs,
+            lambda folder: produce(folder, run),
+            force=_forced(cfg, stage),
+            collective=collective,
+        )
+        if artifact.fresh:
+            run.log_metrics(dict(numbers(artifact.counts)))
+        else:
+            run.log_up_to_date(artifact.counts)
+    opened.finished[digest] = artifact
+    return artifact
+
+
+def _forced(cfg: DictConfig, stage: str) -> bool:
+    """`force=true` redoes the stage that was asked for, or all when the whole job was."""
+    asked = cfg.pipeline["_target_"].split(".")[-2]
+    return cfg.force and asked in (stage, "full")

@@ -1,0 +1,111 @@
+"""Stage `train`: a draft learns the target's distribution; candidates are written along the way."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+import torch
+from omegaconf import DictConfig
+
+from distill.artifacts import Artifact
+from distill.data.corpus import load_corpus
+from distill.data.datamodule import CorpusDataModule
+from distill.losses import fused_linear_loss
+from distill.models.draft import initialise_draft, load_draft
+from distill.models.plan import plan_draft
+from distill.models.svd import measure_statistics
+from distill.models.vocabulary import shared_vocabulary
+from distill.pipelines import generate
+from distill.pipelines.inputs import (
+    draft_folder,
+    load_configured_target,
+    plain,
+    target_folder,
+    target_identity,
+)
+from distill.pipelines.stage import run_stage
+from distill.schema import DraftConfig
+from distill.teacher.live import LiveTeacher
+from distill.tracking.lightning import lightning_logger
+from distill.tracking.runs import Run
+from distill.training.run import train_draft
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
+STATISTICS_ROWS = 64
+"""Training rows whose hidden states weigh the projection: ten thousand tokens or more."""
+
+
+def run(cfg: DictConfig) -> Artifact:
+    """Folders `candidates/tokens-*`, each a draft that decodes.
+
+    Raises:
+        UserError: settings that cannot work, before a model is loaded.
+    """
+    corpus = generate.run(cfg)
+    target = target_identity(cfg)
+    settings = {
+        **{name: plain(cfg[name]) for name in ("draft", "objective", "optimizer", "schedule", "budget")},
+        "trainer": plain(cfg.trainer),
+        "target": target.weights_sha256,
+        "dtype": cfg.target.dtype,
+        "seed": cfg.seed,
+    }
+
+    def produce(folder: Path, stage: Run) -> dict[str, Any]:
+        return _train(cfg, corpus, folder, stage)
+
+    return run_stage(cfg, "train", settings, [corpus], produce, collective=True)
+
+
+def _train(cfg: DictConfig, corpus: Artifact, folder: Path, stage: Run) -> dict[str, Any]:
+    vocabulary = shared_vocabulary(target_folder(cfg), draft_folder(cfg))
+    model = load_configured_target(cfg)
+    draft, description = make_draft(cfg, model, corpus)
+    log.info("draft:\n%s", description)
+    datamodule = CorpusDataModule(
+        corpus.path,
+        tokens_per_batch=cfg.trainer.tokens_per_batch,
+        tokens_per_step=cfg.trainer.tokens_per_step,
+        seed=cfg.seed,
+    )
+    return train_draft(
+        draft,
+        LiveTeacher(model, vocabulary.size),
+        datamodule,
+        partial(fused_linear_loss, divergence=hydra.utils.instantiate(cfg.objective)),
+        cfg.optimizer,
+        cfg.schedule,
+        cfg.trainer,
+        cfg.budget,
+        folder,
+        vocabulary_size=vocabulary.size,
+        target_folder=target_folder(cfg),
+        logger=lightning_logger(stage),
+        seed=cfg.seed,
+    )
+
+
+def make_draft(
+    cfg: DictConfig, target: "PreTrainedModel", corpus: Artifact
+) -> tuple["PreTrainedModel", str]:
+    """The draft before training, in float32, and its plan in words."""
+    if (folder := draft_folder(cfg)) is not None:
+        draft = load_draft(folder, dtype=torch.float32, device="cpu")
+        parameters = sum(p.numel() for p in draft.parameters())
+        return draft, f"{cfg.draft.model.id}: {parameters / 1e6:.2f} M parameters"
+    plan = plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
+    rows = load_corpus(corpus.path)["train"]
+    sample = rows.select(range(min(STATISTICS_ROWS, len(rows))))
+    counts = torch.bincount(
+        torch.cat([torch.tensor(row["input_ids"]) for row in rows]), minlength=plan.config.vocab_size
+    )
+    statistics = measure_statistics(
+        target, (torch.tensor([row["input_ids"]]) for row in sample), counts
+    )
+    draft = initialise_draft(plan, cfg.draft.init, target_folder(cfg), cfg.seed, statistics)
+    return draft, plan.table()
