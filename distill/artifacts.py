@@ -107,7 +107,9 @@ def load(folder: Path) -> Artifact:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError as error:
-        raise UserError(f"{folder} is not a finished stage: it has no {MANIFEST}; run the stage again") from error
+        raise UserError(
+            f"{folder} is not a finished stage: it has no {MANIFEST}; run the stage again"
+        ) from error
     return Artifact(folder, manifest["fingerprint"], manifest)
 
 

@@ -80,7 +80,9 @@ def check_missing(cfg: DictConfig) -> None:
     """
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
-        raise UserError(f"not set: {', '.join(missing)}; give each on the command line, as key=value")
+        raise UserError(
+            f"not set: {', '.join(missing)}; give each on the command line, as key=value"
+        )
 
 
 def check_targets(cfg: DictConfig) -> None:
@@ -97,7 +99,9 @@ def check_targets(cfg: DictConfig) -> None:
             continue
         for key in given:
             if key not in allowed:
-                raise UserError(f"{path}.{key} is not an argument of {node['_target_']}{nearest(key, allowed)}")
+                raise UserError(
+                    f"{path}.{key} is not an argument of {node['_target_']}{nearest(key, allowed)}"
+                )
 
 
 def explain(error: Exception) -> str:

@@ -73,8 +73,8 @@ def measure_candidates(
 ) -> Evaluation:
     """Decode `prompts` with the target alone and with every candidate at every k, and judge.
 
-    A candidate is a draft model or a drafter. Rows are kept under `folder`/batches as they come; the
-    same call goes on after a kill; all rows end in `folder`/measurements.parquet. UserError for
+    A candidate is a draft model or a drafter. Rows are kept under `folder`/batches as they come;
+    the same call goes on after a kill; all rows end in `folder`/measurements.parquet. UserError for
     an empty list of prompts, candidates or k, a k below 1, or a prompt id that comes twice.
     """
     _check(candidates, prompts, num_draft_tokens)

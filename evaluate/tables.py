@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from distill.evaluate.probe import ALPHAS, Prospect
 from distill.evaluate.records import Arm
 from distill.evaluate.select import TableRow
 from distill.evaluate.statistics import Interval
@@ -39,6 +40,37 @@ def candidates_table(table: Sequence[TableRow], champion: Arm) -> Table:
         "alpha: chance that the next drafted token is accepted, given the earlier ones were "
         "(analytic; accepted: counted). used: accepted of all drafted. c: one draft step, v: one "
         "pass over k+1 tokens, both in target steps. ★ highest lower bound of speedup."
+    )
+    return view
+
+
+def prospects_table(prospects: Sequence[Prospect]) -> Table:
+    """What each draft could gain under each load, by alpha."""
+    view = Table(title="Predicted speedup by alpha, from times measured here with random weights")
+    view.add_column("draft", overflow="fold")
+    for heading in ("batch", "context", "target ms", "draft ms", "c", "v(k)", "breaks even"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for alpha in ALPHAS:
+        view.add_column(f"α {alpha:g}", justify="right", no_wrap=True)
+    view.add_column("ceiling", justify="right", no_wrap=True)
+    for one in prospects:
+        first, last = min(one.costs), max(one.costs)
+        even = one.break_even
+        view.add_row(
+            f"{one.draft} ({one.parameters / 1e6:.1f} M)",
+            str(one.setting.batch_size),
+            str(one.setting.context),
+            f"{one.target_seconds * 1e3:.1f}",
+            f"{one.draft_seconds * 1e3:.2f}",
+            f"{one.costs[first].c:.3f}",
+            f"{one.costs[first].v:.2f}…{one.costs[last].v:.2f}",
+            f"α {even.alpha:.2f}" if even else "never",
+            *[f"{one.at(alpha):.2f}× k{one.best_k(alpha)}" for alpha in ALPHAS],
+            f"{one.ceiling:.2f}×",
+        )
+    view.caption = (
+        "c: one draft step, v(k): one pass over k+1 tokens (least to most k), both in target steps."
+        " Each speedup is at its best k. ceiling: a perfect draft."
     )
     return view
 

@@ -30,7 +30,9 @@ def find_candidates(cfg: DictConfig) -> list[Candidate]:
         models = [_model_at(place) for place in cfg.evaluate.candidates]
         folders = {_name(model): model_folder(cfg, model, "candidate") for model in models}
         if len(folders) < len(models):
-            raise UserError("evaluate.candidates: two places end in the same name; rename one of the folders")
+            raise UserError(
+                "evaluate.candidates: two places end in the same name; rename one of the folders"
+            )
     elif not trains(cfg):
         folder = model_folder(cfg, ModelConfig(**plain(cfg.draft.model)), "draft")
         folders = {folder.name: folder}

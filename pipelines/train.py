@@ -1,7 +1,6 @@
 """Stage `train`: a draft learns the target's distribution; candidates are written along the way."""
 
 import logging
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from omegaconf import DictConfig
 from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus
 from distill.data.datamodule import CorpusDataModule
-from distill.losses import fused_linear_loss
 from distill.models.draft import initialise_draft, load_draft
 from distill.models.plan import plan_draft
 from distill.models.svd import measure_statistics
@@ -49,7 +47,10 @@ def run(cfg: DictConfig) -> Artifact:
     corpus = generate.run(cfg)
     target = target_identity(cfg)
     settings = {
-        **{name: plain(cfg[name]) for name in ("draft", "objective", "optimizer", "schedule", "budget")},
+        **{
+            name: plain(cfg[name])
+            for name in ("draft", "objective", "optimizer", "schedule", "budget")
+        },
         "trainer": plain(cfg.trainer),
         "target": target.weights_sha256,
         "dtype": cfg.target.dtype,
@@ -77,7 +78,7 @@ def _train(cfg: DictConfig, corpus: Artifact, folder: Path, stage: Run) -> dict[
         draft,
         LiveTeacher(model, vocabulary.size),
         datamodule,
-        partial(fused_linear_loss, divergence=hydra.utils.instantiate(cfg.objective)),
+        hydra.utils.instantiate(cfg.objective),
         cfg.optimizer,
         cfg.schedule,
         cfg.trainer,
@@ -102,7 +103,8 @@ def make_draft(
     rows = load_corpus(corpus.path)["train"]
     sample = rows.select(range(min(STATISTICS_ROWS, len(rows))))
     counts = torch.bincount(
-        torch.cat([torch.tensor(row["input_ids"]) for row in rows]), minlength=plan.config.vocab_size
+        torch.cat([torch.tensor(row["input_ids"]) for row in rows]),
+        minlength=plan.config.vocab_size,
     )
     statistics = measure_statistics(
         target, (torch.tensor([row["input_ids"]]) for row in sample), counts

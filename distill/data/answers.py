@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock
 from transformers import PreTrainedModel
 
-from distill.data.corpus import FEATURES, save_corpus, unanswered
+from distill.data.corpus import DATASET, FEATURES, save_corpus, unanswered
 from distill.data.progress import Progress
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
@@ -97,10 +98,11 @@ def answer_prompts(
                 progress.advance(len(batch), new)
             write_shard(shards[number], answers, paths[number])
         tokens_per_second = progress.tokens_per_second
-    missing = sum(not path.exists() for path in paths)
-    found = {} if missing else read_shards(shards, paths)
-    if not missing:
-        save_corpus(merged(corpus, found), folder)
+    with FileLock(folder / "merge.lock"):  # two ranks may end at the same moment
+        missing = sum(not path.exists() for path in paths)
+        found = {} if missing else read_shards(shards, paths)
+        if not missing and not (folder / DATASET).is_dir():
+            save_corpus(merged(corpus, found), folder)
     return {
         "answered_rows": len(found),
         "answer_tokens": sum(map(len, found.values())),

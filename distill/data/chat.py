@@ -4,8 +4,6 @@ The template writes every special token itself, so its output is tokenized *with
 tokens: a tokenizer that adds a BOS of its own would otherwise write a second one.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -96,13 +94,3 @@ def ended(answer: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
         return answer[: last + 1]
     eos = tokenizer.eos_token_id
     return [*answer, eos] if isinstance(eos, int) else answer
-
-
-def template_sha256(
-    tokenizer: PreTrainedTokenizerBase,
-    kwargs: Mapping[str, Any],
-    system_prompt: str | None = None,
-) -> str:
-    """One hash of everything that shapes the prompt: template, mode flags, system prompt."""
-    parts = [tokenizer.chat_template, dict(kwargs), system_prompt]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

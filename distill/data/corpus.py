@@ -1,6 +1,7 @@
 """The corpus: a source tokenized once, as an Arrow dataset with three splits."""
 
 import json
+import shutil
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -106,8 +107,12 @@ def to_dataset(found: list[Example]) -> datasets.Dataset:
 def save_corpus(splits: dict[str, datasets.Dataset], folder: Path) -> None:
     """Whole or not at all: written beside its place, then renamed."""
     partial = folder / f"{DATASET}.partial"
+    for stale in (partial, folder / DATASET):
+        shutil.rmtree(stale, ignore_errors=True)
     datasets.disable_progress_bars()
-    datasets.DatasetDict(**splits).save_to_disk(partial)
+    # One file a split: `datasets` would write none for an empty split, and then not load it.
+    one_file: dict[str, int] = dict.fromkeys(splits, 1)
+    datasets.DatasetDict(**splits).save_to_disk(partial, num_shards=one_file)  # type: ignore[arg-type]
     partial.replace(folder / DATASET)
 
 

@@ -1,4 +1,4 @@
-"""Losses: per-token divergences, what they need of the teacher, and their fused and sparse forms."""
+"""Losses: per-token divergences and their fused and sparse forms."""
 
 from distill.losses.acceptance import acceptance, alpha, lk, total_variation
 from distill.losses.divergence import cross_entropy, forward_kl, jsd, reverse_kl

@@ -2,7 +2,7 @@
 
 Shapes: T supervised tokens, V vocabulary; [T, V] ×2 → [T]. p teacher (target), q student (draft).
 A drafted token is kept with probability alpha = Σ_x min(p, q) = 1 − TV(p, q)
-(Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding", theorem 3.5 and corollary 3.6).
+(Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding", section 3.2).
 All are non-linear in p: they need the teacher's whole distribution, not samples of it.
 """
 
@@ -17,12 +17,12 @@ from distill.losses.divergence import (
 
 
 def alpha(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Σ_x min(p, q) in [0, 1]: the chance that the target keeps a token drafted here. A metric, higher is better."""
+    """Σ_x min(p, q) in [0, 1]: the chance that the target keeps a token drafted here."""
     return log_alpha(student_logits, teacher_logits, temperature).exp()
 
 
 def log_alpha(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """log Σ_x min(p, q), made in log space so that it stays finite where alpha underflows fp32."""
+    """The log of alpha, made in log space so that it stays finite where alpha underflows fp32."""
     check_same_vocabulary(student_logits, teacher_logits)
     log_p = log_probabilities(teacher_logits, temperature)
     log_q = log_probabilities(student_logits, temperature)
@@ -32,7 +32,10 @@ def log_alpha(student_logits: Tensor, teacher_logits: Tensor, temperature: float
 def total_variation(
     student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    """½ Σ|p − q| = 1 − alpha: the chance of a rejection. Its gradient dies where p and q do not overlap."""
+    """½ Σ|p − q| = 1 − alpha: the chance of a rejection.
+
+    Its gradient dies where p and q do not overlap: ``lk`` and ``acceptance`` mend that.
+    """
     check_same_vocabulary(student_logits, teacher_logits)
     p = log_probabilities(teacher_logits, temperature).exp()
     q = log_probabilities(student_logits, temperature).exp()
@@ -40,9 +43,10 @@ def total_variation(
 
 
 def acceptance(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """−log Σ_x min(p, q): total variation's gradient divided by alpha, so that it also moves a poor draft.
+    """−log Σ_x min(p, q): total variation's gradient over alpha, so it also moves a poor draft.
 
-    Samarin et al. 2026, "LK Losses: Direct Acceptance Rate Optimization for Speculative Decoding" (the α loss).
+    Samarin et al. 2026, "LK Losses: Direct Acceptance Rate Optimization for Speculative Decoding"
+    (arXiv 2602.23881), the likelihood loss.
     """
     return -log_alpha(student_logits, teacher_logits, temperature)
 
@@ -52,7 +56,8 @@ def lk(
 ) -> Tensor:
     """λ·KL(p‖q) + (1 − λ)·TV(p, q), λ = exp(−eta·alpha) per token, without gradient through λ.
 
-    KL while the pair disagrees, acceptance itself once it agrees (Samarin et al. 2026, the hybrid λ loss; eta = 3 there).
+    KL while the pair disagrees, acceptance itself once it agrees. Samarin et al. 2026 (arXiv
+    2602.23881), the hybrid loss, with the eta that did best there.
     """
     tv = total_variation(student_logits, teacher_logits, temperature)
     kl_weight = torch.exp(-eta * (1.0 - tv.detach()))

@@ -3,7 +3,7 @@
 Shapes: T tokens, V vocabulary, d student width, C tokens per chunk.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from distill.losses.head import Head
 from distill.losses.kernels import Scores
 
-# Blocks of this many rows: fp32 copies of their student and teacher logits, p and q stay in a core's cache.
+# Rows per block: their fp32 student and teacher logits, p and q stay in the cache.
 BLOCK_ROWS = 16
 
 
@@ -20,9 +20,9 @@ class ChunkTeacher(Protocol):
     """What the student learns from, asked for one chunk at a time."""
 
     def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:
-        """Score tokens first … first + count − 1 and overwrite their logits with the loss's gradient.
+        """Score ``count`` tokens from ``first`` on, overwriting their logits by the gradient.
 
-        student_logits is [≥ count, V]: rows beyond ``count`` may be used as padding; scores are [count].
+        student_logits is [≥ count, V]: rows beyond are scratch space. Scores are [count].
         """
         ...
 
@@ -43,9 +43,9 @@ def padded_rows(chunk_size: int) -> int:
 def chunked_linear_loss(
     hidden: Tensor, head: Head, teacher: ChunkTeacher, chunk_size: int, compute_dtype: torch.dtype
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Sum of ``teacher``'s scores of head(hidden) [T, V], differentiable by hidden, weight and bias."""
+    """Sum of ``teacher``'s scores of head(hidden): [T, d] → 0-d, differentiable, and its sums."""
     setting = _Setting(head, teacher, chunk_size, compute_dtype)
-    apply: Any = _ChunkedLoss.apply  # untyped upstream
+    apply = cast(Any, _ChunkedLoss).apply  # untyped upstream
     loss, sums = apply(hidden, head.weight, head.bias, setting)
     names = ("divergence", "alpha", "agreement", "tokens")
     return loss, dict(zip(names, sums.unbind(), strict=True))
@@ -65,7 +65,7 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
             sums, gradients = _run(hidden, setting, ctx.needs_input_grad)
-        ctx.gradients = gradients
+        ctx.save_for_backward(*gradients)
         ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
         ctx.mark_non_differentiable(sums)
         return sums[0].clone(), sums
@@ -73,14 +73,10 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, loss_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if ctx.gradients is None:
-            raise RuntimeError("the fused loss's gradients were used up by an earlier backward")
-        # Scaled in place: a copy of the head's gradient would cost more than the multiplication.
-        scaled = tuple(
-            None if g is None else g.mul_(loss_gradient).to(dtype)
-            for g, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
+        scaled = (
+            None if gradient is None else (gradient * loss_gradient).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
-        ctx.gradients = None
         return *scaled, None
 
 
@@ -130,7 +126,14 @@ def _accumulate(
     if into.weight is not None:
         if weight_part is None:
             into.weight.addmm_(gradient.t(), chunk)
-        else:  # half precision: the product in its dtype, the sum over chunks in fp32
-            into.weight.add_(torch.mm(gradient.t(), chunk, out=weight_part))
+        else:
+            _add_wide(into.weight, torch.mm(gradient.t(), chunk, out=weight_part))
     if into.bias is not None:
         into.bias.add_(gradient.sum(0, dtype=into.bias.dtype))
+
+
+def _add_wide(total: Tensor, part: Tensor) -> None:
+    """Add ``part`` of a narrower dtype to ``total``. By blocks: at once, mixed dtypes take 4×."""
+    for row in range(0, len(total), 1024):
+        block = slice(row, row + 1024)
+        total[block].add_(part[block].to(total.dtype))

@@ -4,7 +4,7 @@ Shapes: T tokens, V vocabulary, D teacher width.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -60,4 +60,5 @@ def _kernel(loss: TokenLoss, rows: int, logits: Tensor) -> Kernel:
 
 @functools.cache
 def _compiled_kernel(divergence: Divergence) -> Kernel:
-    return torch.compile(autograd_kernel(divergence), dynamic=False)
+    compiler = cast(Any, torch).compile  # untyped upstream
+    return compiler(autograd_kernel(divergence), dynamic=False)

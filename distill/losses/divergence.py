@@ -1,14 +1,15 @@
 """Divergences between the target's and the draft's next-token distributions.
 
 Shapes: T supervised tokens, V vocabulary. ``student_logits`` and ``teacher_logits`` are [T, V],
-results are [T], in nats. p is the teacher (target), q the student (draft), both softmax(logits / temperature).
+results are [T], in nats. p is the teacher (target), q the student (draft), both
+softmax(logits / temperature).
 
-Every function returns the plain divergence of the two tempered distributions. Its gradient shrinks as
-1/temperature²; ``t_squared=True`` multiplies by temperature² (Hinton et al. 2015, "Distilling the
-Knowledge in a Neural Network", section 2.1) so that the step size does not depend on the temperature.
+Every function returns the plain divergence of the two tempered distributions. Its gradient
+shrinks as 1/temperature²; ``t_squared=True`` multiplies by temperature² (Hinton et al. 2015,
+"Distilling the Knowledge in a Neural Network", section 2.1) so that the step does not.
 
-A token of logit −inf has probability zero and adds nothing where the weighting side is zero; where the
-true divergence is infinite the result is +inf. Half precision is read, the maths runs in fp32
+A token of logit −inf has probability zero and adds nothing where the weighting side is zero; where
+the true divergence is infinite the result is +inf. Half precision is read, the maths runs in fp32
 (float64 stays float64).
 """
 
@@ -21,15 +22,19 @@ from distill.errors import UserError
 
 
 def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """log softmax(logits / temperature) over the last axis, in fp32 or better."""
-    if not temperature > 0:
-        raise UserError(f"temperature is {temperature}; a divergence needs a temperature above 0")
+    """The log of softmax(logits / temperature) over the last axis, in fp32 or better."""
+    check_temperature(temperature)
     wide = logits if logits.dtype == torch.float64 else logits.float()
     return torch.log_softmax(wide if temperature == 1.0 else wide / temperature, dim=-1)
 
 
+def check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise UserError(f"temperature is {temperature}; a divergence needs a temperature above 0")
+
+
 def check_same_vocabulary(student_logits: Tensor, teacher_logits: Tensor) -> None:
-    """Refuse logits of different widths: widening the narrower with zeros would give it real mass."""
+    """Refuse logits of different widths: zeros in the narrower would be given real mass."""
     if student_logits.shape != teacher_logits.shape:
         raise UserError(
             f"student logits {tuple(student_logits.shape)} and teacher logits "
@@ -52,7 +57,8 @@ def forward_kl(
 ) -> Tensor:
     """KL(p‖q) = Σ p log(p/q), teacher first: covers all the teacher's mass. [T, V] ×2 → [T].
 
-    Bounds acceptance from below (Pinsker): alpha ≥ 1 − sqrt(KL/2). Gradient by student logits: (q − p)/temperature.
+    Bounds acceptance from below (Pinsker): alpha ≥ 1 − sqrt(KL/2). Gradient by the student's
+    logits: (q − p)/temperature.
     """
     check_same_vocabulary(student_logits, teacher_logits)
     log_p = log_probabilities(teacher_logits, temperature)
@@ -69,8 +75,8 @@ def reverse_kl(
 ) -> Tensor:
     """KL(q‖p) = Σ q log(q/p), student first: seeks the teacher's modes. [T, V] ×2 → [T].
 
-    Infinite, with no gradient to follow, where the student has mass on a token of teacher logit −inf:
-    mask both sides alike.
+    Infinite, with no gradient to follow, where the student has mass on a token of teacher logit
+    −inf: mask both sides alike.
     """
     check_same_vocabulary(student_logits, teacher_logits)
     log_p = log_probabilities(teacher_logits, temperature)
@@ -88,8 +94,9 @@ def jsd(
 ) -> Tensor:
     """β·KL(p‖m) + (1 − β)·KL(q‖m), m = βp + (1 − β)q, 0 < β < 1. [T, V] ×2 → [T].
 
-    Agarwal et al. 2024 (GKD), equation 1. At most the entropy of a β coin (log 2 at β = ½); divided by β it tends to
-    KL(p‖q) as β → 0, divided by 1 − β to KL(q‖p) as β → 1.
+    Agarwal et al. 2024, "On-Policy Distillation of Language Models" (GKD), section 2. At most the
+    entropy of a β coin (log 2 at β = ½). Divided by β it tends to KL(p‖q) as β → 0, divided by
+    1 − β to KL(q‖p) as β → 1.
     """
     if not 0.0 < beta < 1.0:
         raise UserError(

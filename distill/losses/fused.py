@@ -14,7 +14,7 @@ from torch import Tensor
 from distill.errors import UserError
 from distill.losses.chunked import chunked_linear_loss
 from distill.losses.dense import DenseTeacher, TokenLoss
-from distill.losses.divergence import forward_kl
+from distill.losses.divergence import check_temperature, forward_kl
 from distill.losses.head import Head
 from distill.losses.kernels import Divergence
 from distill.losses.mixture import as_divergence
@@ -37,7 +37,9 @@ def fused_linear_loss(
     compute_dtype: torch.dtype | None = None,
     compiled: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The SUM of a divergence over the unmasked tokens; the caller divides by the global supervised count.
+    """The SUM of a divergence over the unmasked tokens.
+
+    The caller divides by the supervised tokens of the global batch (``reduce.gradient_scale``).
 
     Args:
         student_hidden: [T, d]; receives a gradient.
@@ -53,8 +55,9 @@ def fused_linear_loss(
         vocabulary_size: ids shared by both; rows beyond it are padding. None: the smaller head's.
         student_bias: [V], in place of ``Head(bias=)``.
         teacher_bias: [V], likewise.
-        compute_dtype: of the student's matrix products; None: the student head's. Softmaxes run in fp32.
-        compiled: torch.compile the maths per block of rows (on CPU: C++, half a minute at the first call).
+        compute_dtype: of the student's matrix products; None: its head's. Softmaxes run in fp32.
+        compiled: torch.compile the maths per block of rows (needs a C++ compiler on CPU; the first
+            call takes half a minute).
 
     Returns:
         The loss (0-d, fp32) and detached sums over the unmasked tokens: ``divergence``, ``alpha``
@@ -68,6 +71,7 @@ def fused_linear_loss(
     size = vocabulary_size or min(student.weight.shape[0], teacher.weight.shape[0])
     student, teacher = student.sliced(size), teacher.sliced(size)
     _check(student_hidden, student, teacher_hidden, teacher, chunk_size)
+    check_temperature(temperature)
     _check_tokens(student_hidden, teacher=teacher_hidden, mask=mask, labels=labels)
     if mask is not None:
         kept = mask.nonzero().squeeze(1)
@@ -109,5 +113,6 @@ def _check_tokens(student_hidden: Tensor, **others: Tensor | None) -> None:
     for name, tensor in others.items():
         if tensor is not None and len(tensor) != len(student_hidden):
             raise UserError(
-                f"student has {len(student_hidden)} tokens and {name} {len(tensor)}; give the same tokens to all"
+                f"student has {len(student_hidden)} tokens and {name} {len(tensor)}; "
+                "give the same tokens to all"
             )

@@ -38,10 +38,11 @@ def fused_sparse_loss(
     vocabulary_size: int | None = None,
     compute_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """``fused_linear_loss`` with a cached signal of T rows in the place of the teacher; same sums, same gradients.
+    """``fused_linear_loss`` with a cached signal of T rows in the place of the teacher.
 
-    The temperature is the signal's. Of a ``TopK`` the metric ``alpha`` is an upper bound (tail tokens are one bucket);
-    of ``Sampled`` it is unbiased and ``agreement`` compares with the likeliest drawn token.
+    The temperature is the signal's, of the metrics too. Of a ``TopK`` the metric ``alpha`` is an
+    upper bound (the tail is one bucket); of ``Sampled`` it is unbiased, and ``agreement`` compares
+    with the likeliest drawn token.
 
     Raises:
         UserError: a divergence that the signal cannot give, or shapes that cannot belong together.
@@ -54,8 +55,8 @@ def fused_sparse_loss(
         head = head.sliced(vocabulary_size)
     if student_hidden.ndim != 2 or len(signal.ids) != len(student_hidden):
         raise UserError(
-            f"student hidden states {tuple(student_hidden.shape)} and signal ids {tuple(signal.ids.shape)} "
-            "differ in tokens; give one row of each per token"
+            f"student hidden states {tuple(student_hidden.shape)} and signal ids "
+            f"{tuple(signal.ids.shape)} differ in tokens; give one row of each per token"
         )
     if mask is not None:
         kept = mask.nonzero().squeeze(1)

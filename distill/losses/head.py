@@ -12,8 +12,9 @@ from distill.errors import UserError
 class Head:
     """logits = cap(scale · (hidden @ weightᵀ + bias)), with cap(x) = softcap · tanh(x / softcap).
 
-    weight [V, D], bias [V] or None. ``scale`` is Cohere's logit_scale (1 / Granite's logits_scaling),
-    ``softcap`` Gemma 2's final_logit_softcapping. Rows may be padding beyond the tokenizer's ids.
+    weight [V, D], bias [V] or None. ``scale`` is Cohere's logit_scale (1 /
+    Granite's logits_scaling), ``softcap`` Gemma 2's final_logit_softcapping. Rows beyond the
+    tokenizer's ids are padding.
     """
 
     weight: Tensor
@@ -25,9 +26,12 @@ class Head:
         """The head of the first ``vocabulary_size`` ids."""
         if not 0 < vocabulary_size <= self.weight.shape[0]:
             raise UserError(
-                f"vocabulary_size {vocabulary_size} is outside a head of {self.weight.shape[0]} rows; "
+                f"vocabulary_size {vocabulary_size} is outside a head of "
+                f"{self.weight.shape[0]} rows; "
                 "give the number of real ids that both tokenizers share"
             )
+        if vocabulary_size == self.weight.shape[0]:
+            return self  # a whole slice would still cost a copy of the gradient in the backward
         bias = None if self.bias is None else self.bias[:vocabulary_size]
         return replace(self, weight=self.weight[:vocabulary_size], bias=bias)
 

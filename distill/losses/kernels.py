@@ -1,8 +1,8 @@
 """From the logits of a few tokens to their losses and the gradient by student logits.
 
-Shapes: R rows (tokens), V vocabulary. A kernel reads student and teacher logits [R, V] and overwrites the
-student's with the gradient of the summed loss by them. Callers pass a few rows at a time, so that
-all passes over a row hit the processor's cache.
+Shapes: R rows (tokens), V vocabulary. A kernel reads student and teacher logits [R, V] and
+overwrites the student's with the gradient of the summed loss by them. Callers pass a few rows at a
+time, so that all passes over a row hit the processor's cache.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from torch import Tensor
 from distill.losses.acceptance import alpha
 from distill.losses.divergence import forward_kl
 
-
 Divergence = Callable[..., Tensor]
-"""f(student_logits [T, V], teacher_logits [T, V], temperature) -> [T], such as ``forward_kl``; a ``Mixture``
-with a hard-label term takes labels [T] as fourth argument."""
+"""f(student_logits [T, V], teacher_logits [T, V], temperature) -> [T], such as ``forward_kl``.
+
+A ``Mixture`` with a hard-label term takes labels [T] as fourth argument."""
 
 
 class Scores(NamedTuple):
-    """Per token, [R]: the loss, Σ min(p, q) at temperature 1, and 1 where both argmaxes are equal."""
+    """Per token, [R]: loss, Σ min(p, q) at temperature 1, and 1 where both argmaxes are equal."""
 
     values: Tensor
     alpha: Tensor
@@ -35,14 +35,14 @@ Kernel = Callable[[Tensor, Tensor, float, Tensor | None], Scores]
 def agreement(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """1 where student and teacher have their maximum on one token, else 0: [R, V] ×2 → [R].
 
-    That is so exactly when the two maxima add up to the maximum of the sum: cheaper than two argmaxes.
+    So exactly when the two maxima add up to the maximum of the sum: cheaper than two argmaxes.
     """
     both = (student_logits + teacher_logits).amax(-1)
     return (both == student_logits.amax(-1) + teacher_logits.amax(-1)).float()
 
 
 def autograd_kernel(divergence: Divergence) -> Kernel:
-    """The kernel of any per-token divergence: its own definition, differentiated by autograd."""
+    """The kernel of any per-token divergence: its definition, differentiated by autograd."""
 
     def kernel(
         student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
@@ -64,7 +64,7 @@ def autograd_kernel(divergence: Divergence) -> Kernel:
 
 
 class ForwardKLKernel:
-    """``forward_kl`` in closed form, gradient (q − p)/temperature, in buffers that are used again."""
+    """``forward_kl`` in closed form, gradient (q − p)/temperature, in buffers used again."""
 
     def __init__(self, rows: int, vocabulary_size: int, dtype: torch.dtype):
         accurate = torch.promote_types(dtype, torch.float32)

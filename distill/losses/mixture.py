@@ -28,9 +28,9 @@ BY_NAME: dict[str, Divergence] = {
 
 @dataclass(frozen=True)
 class Mixture:
-    """Σ weight · divergence(student, teacher, temperature) + label_weight · cross_entropy(student, labels).
+    """Σ weight · divergence(student, teacher) + label_weight · cross_entropy(student, labels).
 
-    The hard-label term is always at temperature 1: labels are what is decoded, not a softened teacher.
+    The hard-label term is always at temperature 1: a label is no softened teacher.
     """
 
     terms: tuple[tuple[Divergence, float], ...]
@@ -64,16 +64,15 @@ def as_divergence(
     if isinstance(spec, str):
         return _named(spec, beta, eta)
     if isinstance(spec, Mapping):
-        weights = dict(cast(Mapping[str, float], spec))
+        mapping = cast(Mapping[str, float], spec)
+        weights = dict(mapping)
         label_weight = weights.pop("cross_entropy", 0.0)
         if not weights or any(weight < 0 for weight in (*weights.values(), label_weight)):
-            raise UserError(f"mixture {dict(spec)} needs a divergence and no negative weight")
+            raise UserError(f"mixture {dict(mapping)} needs a divergence and no negative weight")
         terms = tuple((_named(name, beta, eta), weight) for name, weight in weights.items())
-        return (
-            terms[0][0]
-            if [*weights.values(), label_weight] == [1.0, 0.0]
-            else Mixture(terms, label_weight)
-        )
+        # A mixture of one is that one: its closed form, where it has one, stays in use.
+        alone = len(terms) == 1 and terms[0][1] == 1.0 and not label_weight
+        return terms[0][0] if alone else Mixture(terms, label_weight)
     return spec
 
 

@@ -1,7 +1,7 @@
 """Losses against a teacher of which only part was kept: its k likeliest tokens, or random draws.
 
 Shapes: T supervised tokens, V vocabulary, K kept tokens, N draws. p teacher, q student, both at the
-temperature at which the signal was taken: p^(1/temperature) needs the whole row, so it cannot be changed later.
+temperature at which the signal was taken: to change it later would need the whole row.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from distill.losses.kernels import Divergence
 
 @dataclass(frozen=True)
 class TopK:
-    """The K likeliest tokens: ids [T, K] (distinct), log p of them [T, K], and log of all the rest's mass [T]."""
+    """The K likeliest tokens: distinct ids and their log p [T, K], log of the rest's mass [T]."""
 
     ids: Tensor
     log_probs: Tensor
@@ -30,9 +30,10 @@ class TopK:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Draws from p: ids [T, N], weights [T, N], log p of them [T, N], with E Σ weight·f(id) = Σ_x p(x) f(x).
+    """Draws from p: ids, weights, log p of the ids, all [T, N]; E Σ weight·f(id) = Σ_x p(x) f(x).
 
-    Plain draws weigh 1/N; a token drawn c times may stand once with c/N. Slots of weight 0 are padding.
+    Plain draws weigh 1/N; a token drawn c times may stand once with c/N. Slots of weight 0 are
+    padding.
     """
 
     ids: Tensor
@@ -47,7 +48,7 @@ class Sampled:
 
 
 def keep_top_k(teacher_logits: Tensor, k: int, temperature: float = 1.0) -> TopK:
-    """[T, V] → the signal of the k likeliest tokens."""
+    """The signal of the k likeliest tokens of each row: [T, V] → K = k."""
     log_p = log_probabilities(teacher_logits, temperature)
     kept, ids = log_p.topk(k, dim=-1)
     rest = log_p.scatter(-1, ids, -torch.inf)
@@ -60,9 +61,10 @@ def draw(
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Sampled:
-    """[T, V] → ``num_draws`` independent draws from p.
+    """``num_draws`` independent draws from p: [T, V] → N = num_draws.
 
-    Anshumann et al. 2025, "Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs", section 4 (proposal p).
+    Anshumann et al. 2025, "Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs",
+    with p itself as the proposal.
     """
     log_p = log_probabilities(teacher_logits, temperature)
     ids = torch.multinomial(log_p.exp(), num_draws, replacement=True, generator=generator)
@@ -75,17 +77,21 @@ def top_k_divergence(
 ) -> Tensor:
     """A divergence of p and q over K + 1 buckets, the last holding all other tokens. [T, V] → [T].
 
-    Merging tokens only lowers a divergence (data processing): a lower bound of the full one, never negative, equal at
-    K = V. Without the tail bucket the student would be rewarded for taking mass out of the tail.
+    Merging tokens only lowers a divergence (data processing): a lower bound of the full one, never
+    negative, equal at K = V. Without the tail's bucket the sum may fall below zero, and the student
+    is rewarded for taking mass out of the tail.
     """
     student, teacher = buckets(student_logits, signal)
-    # Log-probabilities at temperature t are logits: times t, then softened by t, they are themselves again.
+    # Log-probabilities are logits: times t, then softened by t, they are themselves again.
     t = signal.temperature
     return divergence(student * t, teacher * t, t)
 
 
 def buckets(student_logits: Tensor, signal: TopK) -> tuple[Tensor, Tensor]:
-    """Student and teacher log-probabilities of the kept tokens and of the rest: 2 × [T, K + 1]; [T, V] at K = V."""
+    """Student and teacher log-probabilities of the kept tokens and the rest: 2 × [T, K + 1].
+
+    At K = V there is no rest: 2 × [T, V].
+    """
     log_q = log_probabilities(student_logits, signal.temperature)
     ids = signal.ids.long()
     kept = log_q.gather(-1, ids)
@@ -100,7 +106,9 @@ def buckets(student_logits: Tensor, signal: TopK) -> tuple[Tensor, Tensor]:
 def sampled_divergence(
     student_logits: Tensor, signal: Sampled, divergence: Divergence = forward_kl
 ) -> Tensor:
-    """Unbiased estimate of KL(p‖q) = E_p[log p − log q] and of its gradient. [T, V] → [T]. May be negative.
+    """Unbiased estimate of KL(p‖q) = E_p[log p − log q] and of its gradient. [T, V] → [T].
+
+    May be negative.
 
     Raises:
         UserError: any other divergence.
@@ -113,18 +121,18 @@ def sampled_divergence(
 
 
 def check_sampled(divergence: Divergence) -> None:
-    """Refuse a sampled teacher for everything but forward KL, the only one that is an average over p's draws."""
+    """Refuse a sampled teacher for all but forward KL, the only one that is linear in log q."""
     function = divergence.func if isinstance(divergence, partial) else divergence
     if function is not forward_kl:
         name = getattr(function, "__name__", type(function).__name__)
         raise UserError(
-            f"{name} is not linear in the teacher's probabilities, so its mean over sampled tokens is not its "
-            "value and its gradient is biased; use forward_kl, or a top_k, hidden or live signal"
+            f"{name} is not linear in the teacher's probabilities, so over sampled tokens it is "
+            "biased; use forward_kl, or a top_k, hidden or live signal"
         )
 
 
 def sampled_alpha(student_logits: Tensor, signal: Sampled) -> Tensor:
-    """E_p[min(1, q/p)] = Σ min(p, q), an unbiased estimate at the signal's temperature: [T, V] → [T]. A metric."""
+    """E_p[min(1, q/p)] = Σ min(p, q), an unbiased estimate of alpha: [T, V] → [T]."""
     log_q = log_probabilities(student_logits, signal.temperature).gather(-1, signal.ids.long())
     kept = (log_q - signal.log_probs.to(log_q.dtype)).clamp_max(0.0).exp()
     return expectation(signal.weights.to(log_q.dtype), kept)

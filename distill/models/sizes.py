@@ -60,7 +60,7 @@ def scaled_config(
 
 
 def _heads(target: "PretrainedConfig", hidden: int, kv_heads: int) -> int:
-    """Of two divisors equally near, the wider attention. Rotary positions turn pairs: even widths."""
+    """Of two equally near, the wider attention. Rotary positions turn pairs: even widths."""
     head_dim = getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads
     free = _free_head_dim(target)
     choices = [

@@ -138,15 +138,15 @@ def convert_once(file: Path, name: str, cache: Path) -> Path:
 
 
 def _from_mlflow(uri: str, cache: Path) -> Path:
-    import mlflow
-    import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
-
     if not uri.startswith(("models:/", "runs:/")):
         raise UserError(
             f"{uri!r} is no MLflow model: use models:/NAME@ALIAS, models:/NAME/VERSION "
             "or runs:/RUN/PATH."
         )
+    import mlflow
+    import mlflow.artifacts
+    from mlflow.exceptions import MlflowException
+
     try:
         fixed, stamp = _pin(uri)
         key = f"{mlflow.get_registry_uri()} {fixed} {stamp}"

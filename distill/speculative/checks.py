@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from distill.errors import UserError
 from distill.speculative.drafters import Drafter
-from distill.speculative.forward import context_limit, head_size
+from distill.speculative.forward import head_size
 from distill.speculative.lengths import Adaptive
 from distill.speculative.sampling import Sampling
 
@@ -22,28 +22,34 @@ def check_vocabulary(
     if vocabulary_size is None:
         if max(heads) - min(heads) >= LARGEST_PADDING:
             raise UserError(
-                f"target and drafter have {heads[0]} and {heads[1]} output ids: not the same tokenizer; use a "
-                "drafter with the target's tokenizer, or pass vocabulary_size= if the first ids are shared."
+                f"target and drafter have {heads[0]} and {heads[1]} output ids: not the same "
+                "tokenizer; use a drafter with the target's tokenizer, or pass vocabulary_size= if "
+                "the first ids are shared."
             )
         return min(heads)
     if not 1 <= vocabulary_size <= min(heads):
-        raise UserError(f"vocabulary_size must be between 1 and {min(heads)}; got {vocabulary_size}.")
+        raise UserError(
+            f"vocabulary_size must be between 1 and {min(heads)}; got {vocabulary_size}."
+        )
     return vocabulary_size
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], vocabulary: int, limit: int) -> None:
     for index, prompt in enumerate(prompts):
         if not len(prompt):
-            raise UserError(f"prompt {index} is empty; start it with at least one token (e.g. BOS).")
+            raise UserError(
+                f"prompt {index} is empty; start it with at least one token (e.g. BOS)."
+            )
         if len(prompt) >= limit:
             raise UserError(
-                f"prompt {index} has {len(prompt)} tokens and the target's context holds {limit}; shorten it."
+                f"prompt {index} has {len(prompt)} tokens and the target's context holds {limit}; "
+                "shorten it."
             )
         outside = next((t for t in prompt if not 0 <= t < vocabulary), None)
         if outside is not None:
             raise UserError(
-                f"prompt {index} holds token id {outside}, outside the shared vocabulary of {vocabulary}; encode "
-                "it with the target's tokenizer."
+                f"prompt {index} holds token id {outside}, outside the shared vocabulary of "
+                f"{vocabulary}; encode it with the target's tokenizer."
             )
 
 
@@ -63,7 +69,9 @@ def check_sampling(sampling: Sampling | Sequence[Sampling], prompts: int) -> lis
     if isinstance(sampling, Sampling):
         return [sampling] * prompts
     if len(sampling) != prompts:
-        raise UserError(f"sampling has {len(sampling)} settings for {prompts} prompts; give one each.")
+        raise UserError(
+            f"sampling has {len(sampling)} settings for {prompts} prompts; give one each."
+        )
     return list(sampling)
 
 
@@ -79,16 +87,6 @@ def check_row_ids(row_ids: Sequence[int] | None, prompts: int) -> list[int]:
 def check_devices(target: PreTrainedModel, drafter: Drafter | None) -> None:
     if drafter is not None and drafter.model.device != target.device:
         raise UserError(
-            f"the drafter is on {drafter.model.device} and the target on {target.device}; move it there."
+            f"the drafter is on {drafter.model.device} and the target on {target.device}; "
+            "move it there."
         )
-
-
-__all__ = [
-    "check_devices",
-    "check_numbers",
-    "check_prompts",
-    "check_row_ids",
-    "check_sampling",
-    "check_vocabulary",
-    "context_limit",
-]

@@ -26,18 +26,20 @@ M = TypeVar("M", bound=nn.Module)
 class Batch:
     """The live rows, shared by the loop and the drafter; the loop appends what it commits.
 
-    contexts: every row's tokens, prompt and output. uniforms [B, K]: this round's random numbers for drafting
-    (unused by a greedy batch). vocabulary: ids that target and draft share, V.
+    contexts: every row's tokens, prompt and output. uniforms [B, K]: this round's random numbers
+    for drafting (unused by a greedy batch). vocabulary: ids that target and draft share, V.
+    longest: the most positions that a row can come to occupy, drafts included.
     """
 
     contexts: list[list[int]]
     distribution: Distribution
     vocabulary: int
+    longest: int
     uniforms: Tensor
 
 
 class Proposal(NamedTuple):
-    """tokens [B, K]; q [B, K, V] that they were drawn from, or None where q is one-hot on the tokens."""
+    """tokens [B, K], and q [B, K, V] that drew them, or None where q is one-hot on them."""
 
     tokens: Tensor
     q: Tensor | None
@@ -67,13 +69,14 @@ class Drafter(Protocol):
     def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
         """Draft k tokens for every row.
 
-        `keep_going`, where given, is told after each token how sure the draft was of it (its largest raw
-        probability, [B]) and ends the proposal early by returning False. Rows without room are padding.
+        `keep_going`, where given, is told after each token how sure the draft was of it (its
+        largest raw probability, [B]) and ends the proposal early by returning False. Rows without
+        room are padding.
         """
         ...
 
     def commit(self, accepted: Sequence[int]) -> None:
-        """Row b keeps accepted[b] drafts; its context has already grown by them and one more token."""
+        """Row b keeps accepted[b] drafts; its context has grown by them and one more token."""
         ...
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -86,8 +89,12 @@ class ModelDrafter:
 
     def __init__(self, model: PreTrainedModel, cache_type: type[RaggedCache] = RaggedCache):
         self.model = model
+        self._cache_type = cache_type
         self._runner = Runner(model, cache_type)
-        self.head_size = self._runner.head_size
+
+    @property
+    def head_size(self) -> int:
+        return self._runner.head_size
 
     def room(self, length: int) -> int:
         # The last draft is never fed, so k drafts occupy length + k − 1 positions.
@@ -95,7 +102,11 @@ class ModelDrafter:
 
     def prefill(self, batch: Batch) -> None:
         self._batch = batch
-        self._runner.prefill([tokens[: self._runner.context_limit] for tokens in batch.contexts])
+        if not self._runner.outlives(self.model):
+            self._runner = Runner(self.model, self._cache_type)
+        limit = self._runner.context_limit
+        within = [tokens[:limit] for tokens in batch.contexts]
+        self._runner.prefill(within, min(batch.longest, limit))
 
     def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
         contexts, cache = self._batch.contexts, self._runner.cache
@@ -122,7 +133,7 @@ class ModelDrafter:
         return Proposal(tokens, torch.cat(probabilities, 1) if probabilities else None)
 
     def _draw(self, logits: Tensor, drafts: Tensor, j: int) -> tuple[Tensor, Tensor | None]:
-        """One token [B, 1] per row from logits [B, 1, V], and q [B, 1, V] unless all rows are greedy."""
+        """One token [B, 1] per row from logits [B, 1, V]; q [B, 1, V] unless all are greedy."""
         contexts, distribution = self._batch.contexts, self._batch.distribution
         if distribution.greedy:
             return distribution.best(logits, contexts, drafts, first=j), None
@@ -143,7 +154,7 @@ class ModelDrafter:
 
 
 class LayerDrafter(ModelDrafter):
-    """The target's own first layers under its own final norm and head: no second model, no second weights."""
+    """The target's own first layers under its own final norm and head: no second weights."""
 
     def __init__(
         self,
@@ -171,7 +182,7 @@ def first_layers(model: PreTrainedModel, count: int) -> PreTrainedModel:
     view = _shallow(model)
     view.config = small
     inner = _shallow(model.base_model)
-    inner.config = small
+    inner.config = small  # pyright: ignore[reportArgumentType]
     setattr(view, model.base_model_prefix, inner)
     owner, name = _layer_list(inner, total)
     owner._modules[name] = nn.ModuleList(list(owner._modules[name])[:count])  # pyright: ignore
@@ -185,7 +196,7 @@ def _shallow(module: M) -> M:
 
 
 def _layer_list(inner: nn.Module, total: int) -> tuple[nn.Module, str]:
-    """Where the decoder layers are kept; a nested owner is replaced by a shallow twin on the way."""
+    """Where the decoder layers are kept; a nested owner is replaced by a shallow twin."""
     for name, child in inner._modules.items():
         if isinstance(child, nn.ModuleList) and len(child) == total:
             return inner, name
@@ -196,7 +207,9 @@ def _layer_list(inner: nn.Module, total: int) -> tuple[nn.Module, str]:
             twin = _shallow(child)
             inner._modules[name] = twin
             return _layer_list(twin, total)
-    raise UserError(f"{type(inner).__name__} keeps its decoder layers in no list of {total} modules.")
+    raise UserError(
+        f"{type(inner).__name__} keeps its decoder layers in no list of {total} modules."
+    )
 
 
 def _confidence(logits: Tensor) -> Tensor:

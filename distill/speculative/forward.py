@@ -1,9 +1,10 @@
-"""How a model is run over the ragged cache: any transformers causal LM, or the lean path where one fits.
+"""How a model is run over the ragged cache: the lean path where one fits, else its own forward.
 
 Shapes: B rows, S new positions, V vocabulary.
 """
 
 import inspect
+import weakref
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,13 @@ from transformers import PreTrainedModel
 from distill.errors import UserError
 from distill.speculative import lean
 from distill.speculative.cache import RaggedCache
+from distill.speculative.features import attention_windows, context_limit, is_eager, layer_windows
+
+# Relative error allowed between cached, ragged decoding and the model's plain forward.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+
+
+_PROVEN: weakref.WeakSet[PreTrainedModel] = weakref.WeakSet()
 
 
 class Forward(Protocol):
@@ -25,14 +33,25 @@ class Forward(Protocol):
         """Called before decoding: take over weights that changed since."""
         ...
 
-    def __call__(self, tokens: Tensor, cache: RaggedCache, logits: bool = True) -> Tensor | None: ...
+    def addresses(self) -> tuple[int, ...]:
+        """Where the weights it reads lie."""
+        ...
+
+    def __call__(
+        self, tokens: Tensor, cache: RaggedCache, logits: bool = True
+    ) -> Tensor | None: ...
 
 
 def forward_for(model: PreTrainedModel) -> Forward:
-    """The lean path where it computes what the model's own forward does, else the model's own forward."""
+    """The lean path where it computes what the model's own forward does, else that forward."""
     if lean.supports(model):
         return lean.LeanForward(model, layer_windows(model))
     return GenericForward(model)
+
+
+def capturable(model: PreTrainedModel) -> bool:
+    """Whether a pass makes no decision on the host, as a CUDA graph requires."""
+    return lean.supports(model) or bool(getattr(model, "_can_compile_fullgraph", False))
 
 
 def head_size(model: PreTrainedModel) -> int:
@@ -41,35 +60,43 @@ def head_size(model: PreTrainedModel) -> int:
     return head.weight.shape[0] if head is not None else model.config.get_text_config().vocab_size
 
 
-def context_limit(model: PreTrainedModel) -> int:
-    """Positions the model was made for; very large where its config names none."""
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else 2**31
-
-
 class GenericForward:
-    """Any transformers causal LM, through its own forward, with a mask made from the cache's lengths."""
+    """Any transformers causal LM, through its own forward, masked by the cache's lengths.
+
+    A model proves itself once before its first use: ragged decoding over the cache must give the
+    logits of its plain forward, so a family whose positions or state work in another way is
+    refused, not corrupted.
+    """
 
     def __init__(self, model: PreTrainedModel):
-        self._model = model
+        self._model = weakref.ref(model)
         self._windows = attention_windows(model)
-        self._eager = _eager_attention(model)
+        self._eager = is_eager(model)
         self._limit = context_limit(model)
         accepted = inspect.signature(model.forward).parameters
         # transformers 5.2x renames the argument `past_key_values` to `cache`.
         self._cache_name = "cache" if "cache" in accepted else "past_key_values"
-        self._fixed: dict[str, Any] = {"use_cache": True, "return_dict": True}
-        self._has_keep = "logits_to_keep" in accepted
+        self._keeps_last = "logits_to_keep" in accepted
 
     def refresh(self) -> None:
-        """Nothing to do: this path holds no weights of its own."""
+        if self._module not in _PROVEN:
+            _prove(self, self._module)
+            _PROVEN.add(self._module)
+
+    def addresses(self) -> tuple[int, ...]:
+        return tuple(parameter.data_ptr() for parameter in self._module.parameters())
+
+    @property
+    def _module(self) -> PreTrainedModel:
+        model = self._model()
+        assert model is not None, "the model was deleted while it was decoding"
+        return model
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, logits: bool = True) -> Tensor | None:
-        inputs = dict(self._fixed)
-        if self._has_keep and not logits:
+        inputs: dict[str, Any] = {self._cache_name: cache, "use_cache": True, "return_dict": True}
+        if self._keeps_last and not logits:
             inputs["logits_to_keep"] = 1
-        inputs[self._cache_name] = cache
-        output = self._model(
+        output = self._module(
             input_ids=tokens,
             # Padding at a row's end may lie beyond a learned table; real tokens never do.
             position_ids=cache.positions.clamp_max(self._limit - 1),
@@ -79,53 +106,37 @@ class GenericForward:
         return output.logits if logits else None
 
     def _mask(self, cache: RaggedCache) -> Tensor | dict[str, Tensor]:
-        masks = {kind: self._as_model_wants(cache.visible(w)) for kind, w in self._windows.items()}
+        masks = {kind: self._as_wanted(cache.visible(w)) for kind, w in self._windows.items()}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
-    def _as_model_wants(self, visible: Tensor) -> Tensor:
+    def _as_wanted(self, visible: Tensor) -> Tensor:
+        """Boolean for SDPA; additive for eager attention."""
         if not self._eager:
             return visible
-        dtype = self._model.dtype
-        return torch.zeros_like(visible, dtype=dtype).masked_fill_(
-            ~visible, torch.finfo(dtype).min
-        )
+        additive = torch.zeros(visible.shape, dtype=self._module.dtype, device=visible.device)
+        return additive.masked_fill_(~visible, torch.finfo(self._module.dtype).min)
 
 
-def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """The kinds of attention in the model, each with its window (None: sees everything before it).
-
-    Raises UserError naming the feature where a kind is neither.
-    """
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ())
-    unknown = kinds - {"full_attention", "sliding_attention"}
-    if unknown:
-        raise UserError(
-            f"{type(model).__name__} has {', '.join(sorted(unknown))} layers, whose state cannot be rolled "
-            "back by length; use a model with full or sliding-window attention."
-        )
-    window = getattr(config, "sliding_window", None)
-    if not kinds:
-        used = window is not None and getattr(config, "use_sliding_window", True)
-        return {"sliding_attention": window} if used else {"full_attention": None}
-    windows: dict[str, int | None] = {"full_attention": None, "sliding_attention": window}
-    return {kind: windows[kind] for kind in sorted(kinds)}
-
-
-def layer_windows(model: PreTrainedModel) -> list[int | None]:
-    """The window of every decoder layer."""
-    config = model.config.get_text_config()
-    windows = attention_windows(model)
-    if len(windows) == 1:
-        return list(windows.values()) * config.num_hidden_layers
-    return [windows[kind] for kind in config.layer_types[: config.num_hidden_layers]]
-
-
-def _eager_attention(model: PreTrainedModel) -> bool:
-    kind = model.config.get_text_config()._attn_implementation
-    if kind not in ("sdpa", "eager"):
-        raise UserError(
-            f"attention implementation {kind!r} takes no per-row mask; load the model with "
-            "attn_implementation='sdpa' (or 'eager')."
-        )
-    return kind == "eager"
+def _prove(forward: GenericForward, model: PreTrainedModel) -> None:
+    """Compare two ragged rows decoded over a cache with the same rows through the plain forward."""
+    rows = [[1, 2, 3, 4, 5, 6], [6, 5, 4, 3]]
+    vocabulary = model.config.get_text_config().vocab_size
+    rows = [[token % vocabulary for token in row] for row in rows]
+    cache = RaggedCache(len(rows), model.device)
+    prefix = [row[:-2] + [0] * (6 - len(row)) for row in rows]
+    cache.begin(4)
+    forward(torch.tensor(prefix, device=model.device), cache, logits=False)
+    cache.advance([len(row) - 2 for row in rows])
+    cache.begin(2)
+    got = forward(torch.tensor([row[-2:] for row in rows], device=model.device), cache)
+    assert got is not None
+    for row, logits in zip(rows, got.double(), strict=True):
+        plain = model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits
+        expected = plain[0, -2:].double()
+        error = ((logits - expected).norm() / expected.norm()).item()
+        if not error <= TOLERANCE[model.dtype]:
+            raise UserError(
+                f"{type(model).__name__} does not decode over a ragged cache (relative error "
+                f"{error:.2g} against its own forward); use a model with rotary or learned "
+                "positions and plain attention."
+            )

@@ -1,20 +1,23 @@
-"""A lean forward for the Llama family: the same weights and the same arithmetic in far fewer operations.
+"""A lean forward for the Llama family: the same weights and arithmetic in far fewer operations.
 
-Why: a decode step moves few bytes per operation, so at small batch the time of transformers' general forward is to a
-good part Python and dispatch (about a third of a step of a 135M model on 2 cores; nearly all of it for
-a small draft). Here one layer is about 20 calls, the mask is made once per pass, q, k and v are one
-product, and the rotary table is computed once.
+Why: a decode step moves few bytes per operation, so at small batch the time of transformers'
+general forward is to a good part Python and dispatch (for a small draft, nearly all of it). Here a
+layer is about 20 calls: the mask is made once per pass, q, k and v are one product, the rotary
+table is computed once, and weights are read where they lie.
 
-Which: exactly the classes in `FAMILIES`, with plain linear layers of one dtype, SiLU, and a rotary type whose
-angles do not depend on the length of the sequence. Anything else runs through transformers' own forward
-(`supports` says which). How verified: tests compare logits with transformers' forward for every family, with
-grouped queries, biases, query/key norms, sliding windows, rotary scaling, ragged rows and each dtype.
+Which: exactly the classes in `FAMILIES`, with plain linear layers of one dtype, SiLU, and a rotary
+type whose angles do not depend on the length of the text; `supports` decides. Anything else runs
+through transformers' own forward.
 
-Shapes: B rows, S new positions, H query heads, G key/value heads, D head width, L visible positions,
-V vocabulary.
+How verified: tests compare its logits with transformers' forward for every family, with grouped
+queries, biases, query/key norms, sliding windows, rotary scaling, ragged rows and every dtype.
+
+Shapes: B rows, S new positions, H query heads, G key/value heads, D head width, L visible
+positions, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -36,46 +39,81 @@ FEW_ROWS = 16
 
 
 def supports(model: PreTrainedModel) -> bool:
-    """Whether the lean forward computes exactly what this model's own forward does."""
+    """Whether the lean forward computes what this model's own forward does."""
     if type(model) not in FAMILIES:
         return False
     config = model.config
-    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    modules, parameters = list(model.modules()), list(model.parameters())
+    linear = [module for module in modules if isinstance(module, nn.Linear)]
     return (
         config.hidden_act == "silu"
         and config.rope_parameters["rope_type"] in STEADY_ROTARY
-        and not getattr(config, "pretraining_tp", 1) > 1
-        and all(type(m) is nn.Linear and not m._forward_hooks for m in linear)
-        and len({p.dtype for p in model.parameters()}) == 1
-        and len({p.device for p in model.parameters()}) == 1
+        and all(type(module) is nn.Linear for module in linear)
+        and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+        and len({(parameter.dtype, parameter.device) for parameter in parameters}) == 1
     )
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x · weightᵀ (+ bias) for x [B, S, in], weight [out, in] -> [B, S, out].
+    """Apply a linear layer: [B, S, in] times weight [out, in] transposed, plus bias -> [B, S, out].
 
-    In bf16 on a CPU `F.linear` re-orders the weight on every call; for few rows the transposed products
-    below read it as it lies, at up to twice the speed.
+    In bf16 on a CPU `F.linear` re-orders the weight on every call; for few rows the products below
+    read it as it lies, at up to twice the speed.
     """
-    rows = x.shape[0] * x.shape[1]
-    if x.dtype != torch.bfloat16 or x.device.type != "cpu" or rows > FEW_ROWS:
+    B, S, _ = x.shape
+    if x.dtype != torch.bfloat16 or B * S > FEW_ROWS or x.device.type != "cpu":
         return F.linear(x, weight, bias)
-    if rows == 1:
-        flat = torch.mv(weight, x.view(-1))
+    if B * S == 1:
+        result = torch.mv(weight, x.view(-1)).view(1, 1, -1)
     else:
-        flat = torch.mm(weight, x.reshape(rows, -1).T).T.contiguous()
-    result = flat.view(x.shape[0], x.shape[1], -1)
+        result = torch.mm(weight, x.reshape(B * S, -1).T).T.reshape(B, S, -1)
     return result if bias is None else result + bias
+
+
+class Norm(NamedTuple):
+    """Root mean square normalisation over the last dimension."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+class Linear(NamedTuple):
+    """A linear layer's weight [out, in] and bias."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return product(x, self.weight, self.bias)
 
 
 @dataclass
 class Layer:
-    """One decoder layer's weights; qkv is [(H + 2G)·D, hidden], a copy, the others are the model's own."""
+    """One decoder layer. `qkv` is a copy (three weights under each other), the rest is shared."""
 
-    module: nn.Module
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    before_attention: Norm
+    qkv: Linear
+    query_norm: Norm | None
+    key_norm: Norm | None
+    out: Linear
+    before_mlp: Norm
+    gate: Linear
+    up: Linear
+    down: Linear
+    scale: float
     window: int | None
+
+    def take(self, other: "Layer") -> None:
+        """Become `other`, but keep `qkv` where it lies: captured graphs go on reading it there."""
+        self.qkv.weight.copy_(other.qkv.weight)
+        if self.qkv.bias is not None and other.qkv.bias is not None:
+            self.qkv.bias.copy_(other.qkv.bias)
+        for field in fields(self):
+            if field.name != "qkv":
+                setattr(self, field.name, getattr(other, field.name))
 
 
 class LeanForward:
@@ -83,67 +121,91 @@ class LeanForward:
 
     def __init__(self, model: PreTrainedModel, windows: list[int | None]):
         config = model.config
-        self._config = config
-        self._inner = model.get_submodule("model")
-        self._head = model.get_output_embeddings()
+        self._inner: Any = model.get_submodule("model")
+        self._output: Any = model.get_output_embeddings()
+        self._windows = windows
         self._H, self._G = config.num_attention_heads, config.num_key_value_heads
         self._D = getattr(config, "head_dim", None) or config.hidden_size // self._H
+        self._layers: list[Layer] = []
         self._table: tuple[Tensor, Tensor] | None = None
-        self._modules = list(self._inner.layers)[: config.num_hidden_layers]
-        self._windows = windows
 
     def refresh(self) -> None:
-        """Take the current weights (they may have been trained since the last call)."""
-        self._layers = [
-            Layer(module, *_fused(module.self_attn), window)
-            for module, window in zip(self._modules, self._windows, strict=True)
-        ]
+        """Take the current weights: they may have been trained, cast or moved since."""
+        modules = list(self._inner.layers)[: len(self._windows)]
+        current = [_layer(m, w) for m, w in zip(modules, self._windows, strict=True)]
+        self._embedding = self._inner.embed_tokens.weight
+        self._norm = _norm(self._inner.norm)
+        self._head = _linear(self._output)
+        old, new = (layers[0].qkv.weight if layers else None for layers in (self._layers, current))
+        if (
+            old is not None
+            and new is not None
+            and (old.dtype, old.device) == (new.dtype, new.device)
+        ):
+            for layer, other in zip(self._layers, current, strict=True):
+                layer.take(other)
+        else:
+            self._layers, self._table = current, None
+
+    def addresses(self) -> tuple[int, ...]:
+        return tuple(parameter.data_ptr() for parameter in self._inner.parameters())
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, logits: bool = True) -> Tensor | None:
-        x = F.embedding(tokens, self._inner.embed_tokens.weight)
+        x = F.embedding(tokens, self._embedding)
         rotary = self._rotary(cache, x)
         masks = {window: self._mask(cache, window, x.dtype) for window in set(self._windows)}
         for index, layer in enumerate(self._layers):
-            module = layer.module
-            x = x + self._attend(layer, index, _norm(module.input_layernorm, x), rotary, masks, cache)
-            mlp, h = module.mlp, _norm(module.post_attention_layernorm, x)
-            gate = F.silu(product(h, mlp.gate_proj.weight, mlp.gate_proj.bias))
-            up = product(h, mlp.up_proj.weight, mlp.up_proj.bias)
-            x = x + product(gate * up, mlp.down_proj.weight, mlp.down_proj.bias)
-        if not logits:
-            return None
-        return product(_norm(self._inner.norm, x), self._head.weight, self._head.bias)
+            heads = self._heads(layer, layer.before_attention(x), rotary)
+            x = x + layer.out(self._attend(layer, heads, masks[layer.window], cache, index))
+            h = layer.before_mlp(x)
+            x = x + layer.down(F.silu(layer.gate(h)) * layer.up(h))
+        return self._head(self._norm(x)) if logits else None
 
-    def _attend(self, layer, index, x, rotary, masks, cache) -> Tensor:
-        B, S, _ = x.shape
-        H, G, D = self._H, self._G, self._D
-        attention = layer.module.self_attn
-        heads = product(x, layer.qkv, layer.qkv_bias).view(B, S, H + 2 * G, D)
-        if hasattr(attention, "q_norm"):
-            q, k = _norm(attention.q_norm, heads[:, :, :H]), _norm(attention.k_norm, heads[:, :, H : H + G])
-            heads = torch.cat((q, k, heads[:, :, H + G :]), 2)
+    def _heads(
+        self, layer: Layer, x: Tensor, rotary: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated q [B, S, H, D] and k [B, S, G, D], and v [B, S, G, D]."""
+        H, G = self._H, self._G
+        heads = layer.qkv(x).unflatten(-1, (H + 2 * G, self._D))
+        qk, v = heads[:, :, : H + G], heads[:, :, H + G :]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            qk = torch.cat((layer.query_norm(qk[:, :, :H]), layer.key_norm(qk[:, :, H:])), 2)
         cos, sin = rotary
-        qk = heads[:, :, : H + G]
-        # rotate_half(x) · sin == roll(x) · signed sin: one copy instead of three operations.
-        qk = torch.addcmul(qk * cos, qk.roll(D // 2, -1), sin)
-        keys, values = cache.update(qk[:, :, H:].transpose(1, 2), heads[:, :, H + G :].transpose(1, 2), index)
-        mask = masks[layer.window]
+        # rotate_half(x) · sin is roll(x) · signed sin: one copy instead of three operations.
+        qk = torch.addcmul(qk * cos, qk.roll(self._D // 2, -1), sin)
+        return qk[:, :, :H], qk[:, :, H:], v
+
+    def _attend(
+        self,
+        layer: Layer,
+        heads: tuple[Tensor, Tensor, Tensor],
+        mask: Tensor | None,
+        cache: RaggedCache,
+        index: int,
+    ) -> Tensor:
+        """Write k and v, and attend: [B, S, H·D]."""
+        q, k, v = heads
+        B, S, H, D = q.shape
+        G = self._G
+        keys, values = cache.update(k.transpose(1, 2), v.transpose(1, 2), index)
         if mask is None and S > 1:
-            q = qk[:, :, :H].transpose(1, 2)
             out = F.scaled_dot_product_attention(
-                q, keys, values, is_causal=True, scale=attention.scaling, enable_gqa=H != G
-            ).transpose(1, 2)
-        else:
-            # The H/G query heads of a group attend to the same keys: they become rows of one product.
-            q = qk[:, :, :H].view(B, S, G, H // G, D).permute(0, 2, 1, 3, 4).reshape(B, G, -1, D)
-            out = F.scaled_dot_product_attention(q, keys, values, mask, scale=attention.scaling)
-            out = out.view(B, G, S, H // G, D).permute(0, 2, 1, 3, 4)
-        return product(out.reshape(B, S, H * D), attention.o_proj.weight, attention.o_proj.bias)
+                q.transpose(1, 2),
+                keys,
+                values,
+                is_causal=True,
+                scale=layer.scale,
+                enable_gqa=H != G,
+            )
+            return out.transpose(1, 2).reshape(B, S, H * D)
+        # The H/G query heads of a group attend to the same keys: they become rows of one product.
+        q = q.unflatten(2, (G, H // G)).permute(0, 2, 1, 3, 4).reshape(B, G, -1, D)
+        out = F.scaled_dot_product_attention(q, keys, values, mask, scale=layer.scale)
+        return out.view(B, G, S, H // G, D).permute(0, 2, 1, 3, 4).reshape(B, S, H * D)
 
     def _mask(self, cache: RaggedCache, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Additive mask [B, 1, S·H/G, L]; None where every query sees all of L or plain causality does it."""
-        B, S = cache.positions.shape
-        start = cache.uniform_start
+        """Additive mask [B, 1, S·H/G, L]; None where all of L is seen or causality does it."""
+        S, start = cache.positions.shape[1], cache.uniform_start
         unlimited = window is None or cache.span <= window
         if unlimited and start is not None and (S == 1 or start == 0):
             return None
@@ -153,7 +215,7 @@ class LeanForward:
         return mask.repeat_interleave(self._H // self._G, 2)
 
     def _rotary(self, cache: RaggedCache, x: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin at the new positions, each [B or 1, S, 1, D]."""
+        """Tables of cos and signed sin at the new positions, each [B or 1, S, 1, D]."""
         if self._table is None or self._table[0].shape[0] < cache.capacity:
             positions = torch.arange(cache.capacity, device=x.device)[None]
             cos, sin = self._inner.rotary_emb(x, positions)
@@ -162,17 +224,36 @@ class LeanForward:
             self._table = cos[0], sin[0] * sign
         cos, sin = self._table
         if cache.uniform_start is not None:
-            at = slice(cache.uniform_start, cache.span)
-            return cos[at][None, :, None], sin[at][None, :, None]
+            new = slice(cache.uniform_start, cache.span)
+            return cos[None, new, None], sin[None, new, None]
         return cos[cache.positions][:, :, None], sin[cache.positions][:, :, None]
 
 
-def _norm(module: nn.Module, x: Tensor) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
+def _layer(module: Any, window: int | None) -> Layer:
+    attention, mlp = module.self_attn, module.mlp
+    parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+    biased = parts[0].bias is not None
+    return Layer(
+        before_attention=_norm(module.input_layernorm),
+        qkv=Linear(
+            torch.cat([part.weight for part in parts]),
+            torch.cat([part.bias for part in parts]) if biased else None,
+        ),
+        query_norm=_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        key_norm=_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        out=_linear(attention.o_proj),
+        before_mlp=_norm(module.post_attention_layernorm),
+        gate=_linear(mlp.gate_proj),
+        up=_linear(mlp.up_proj),
+        down=_linear(mlp.down_proj),
+        scale=attention.scaling,
+        window=window,
+    )
 
 
-def _fused(attention: nn.Module) -> tuple[Tensor, Tensor | None]:
-    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-    weight = torch.cat([part.weight for part in parts])
-    bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
-    return weight, bias
+def _norm(module: Any) -> Norm:
+    return Norm(module.weight, module.variance_epsilon)
+
+
+def _linear(module: Any) -> Linear:
+    return Linear(module.weight, module.bias)

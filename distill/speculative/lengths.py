@@ -1,7 +1,8 @@
 """How many tokens to draft: a fixed k, or as long as the next draft is expected to pay.
 
-Whether position j+1 is drafted may depend only on what was drafted up to j and on earlier rounds, never on the
-draft at j+1 itself; so the choice changes the cost of a round and never the law of its tokens.
+Whether position j+1 is drafted may depend only on what was drafted up to j and on earlier rounds,
+never on the draft at j+1 itself; so the choice changes the cost of a round and never the law of
+its tokens.
 """
 
 from collections.abc import Sequence
@@ -19,11 +20,12 @@ PRIOR_WEIGHT = 4.0
 class Adaptive:
     """Draft while the expected gain of one more token exceeds its cost.
 
-    With a_j the estimated acceptance probability of the j-th draft, Π_j = a_1⋯a_j and c the cost ratio, a round of j
-    drafts yields E_j = 1 + Π_1 + … + Π_j tokens in time 1 + jc. One more draft pays while
-    Π_{j+1} / c > E_j / (1 + jc): its marginal rate beats the average rate so far.
+    With a_j the estimated acceptance probability of the j-th draft, Π_j = a_1⋯a_j and c the cost
+    ratio, a round of j drafts yields E_j = 1 + Π_1 + … + Π_j tokens in time 1 + jc. One more draft
+    pays while Π_{j+1} / c > E_j / (1 + jc): its marginal rate beats the average rate so far.
 
-    a_j comes from how sure the draft was of token j, calibrated per row on what was accepted before.
+    a_j comes from how sure the draft was of token j, calibrated per row on what was accepted
+    before.
     cost_ratio: time of a draft step over time of a target step; None measures it while decoding
     (then the number of drafts, not the law of the output, depends on the clock).
     """
@@ -36,6 +38,13 @@ class Adaptive:
             raise UserError("Adaptive.max_draft_tokens must be at least 1.")
         if self.cost_ratio is not None and self.cost_ratio <= 0:
             raise UserError("Adaptive.cost_ratio must be positive, or None to measure it.")
+
+
+def most_drafts(num_draft_tokens: int | Adaptive) -> int:
+    """The most tokens a round can draft."""
+    if isinstance(num_draft_tokens, Adaptive):
+        return num_draft_tokens.max_draft_tokens
+    return num_draft_tokens
 
 
 class Calibration:

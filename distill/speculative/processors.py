@@ -1,12 +1,13 @@
 """One function from logits to the distribution that is both sampled and tested, for p and q alike.
 
 Shapes: B rows, S positions, V vocabulary. The semantics of temperature, top-k, top-p, min-p,
-repetition penalty and minimum length are transformers' own `LogitsProcessor` classes, in the order in which
-`generate` applies them.
+repetition penalty and minimum length are transformers' own `LogitsProcessor` classes, in the order
+in which `generate` applies them.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -79,8 +80,9 @@ def warpers(sampling: Sampling) -> LogitsProcessorList:
 class Distribution:
     """Logits -> probabilities for the rows of a batch, each with its own settings.
 
-    Call it with the logits of S consecutive positions of every row; position s follows the row's context
-    and its first `first + s` drafts. Probabilities are float32, or float64 for float64 logits.
+    Call it with the logits of S consecutive positions of every row; position s follows the row's
+    context and its first `first + s` drafts. Probabilities are float32, or float64 for float64
+    logits.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class Distribution:
             tokens = torch.tensor([contexts[row]], device=self._device)
             for s in range(logits.shape[1]):
                 prefix = torch.cat((tokens, drafts[row : row + 1, : first + s]), 1)
-                logits[row, s] = self._processors[row](prefix, logits[row, s][None])[0]
+                logits[row, s] = _apply(self._processors[row], prefix, logits[row, s][None])[0]
         return logits
 
 
@@ -155,4 +157,9 @@ def _probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         return torch.zeros_like(logits, dtype=dtype).scatter_(-1, best, 1)
     flat = logits.flatten(0, 1).to(dtype)
     unused = flat.new_zeros((flat.shape[0], 0), dtype=torch.long)
-    return warpers(sampling)(unused, flat).softmax(-1).view(logits.shape)
+    return _apply(warpers(sampling), unused, flat).softmax(-1).view(logits.shape)
+
+
+def _apply(processors: LogitsProcessorList, tokens: Tensor, logits: Tensor) -> Tensor:
+    """Run a chain over tokens [n, length] and logits [n, V]."""
+    return processors(cast("torch.LongTensor", tokens), cast("torch.FloatTensor", logits))

@@ -49,10 +49,10 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 def speculative_rule(
     drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor, counts: Tensor
 ) -> Verdict:
-    """Accept each draft x with probability min(1, p(x)/q(x)); on the first rejection sample the residual.
+    """Accept draft x with probability min(1, p(x)/q(x)); at the first rejection draw the residual.
 
-    drafts [B, K]; q [B, K, V]; p [B, K+1, V]; uniforms [B, K+1] in [0, 1): K tests, then the final draw;
-    counts [B]: how many of the K drafts are real in each row (the rest is padding).
+    drafts [B, K]; q [B, K, V]; p [B, K+1, V]; uniforms [B, K+1] in [0, 1): K tests, then the final
+    draw; counts [B]: how many of the K drafts are real in each row (the rest is padding).
     """
     B, K = drafts.shape
     position = torch.arange(K, device=drafts.device)

@@ -14,8 +14,8 @@ class Sampling:
 
     temperature 0 (or vanishing) takes the argmax; top_k 0, top_p 1 and min_p 0 filter nothing.
     repetition_penalty counts prompt and output; frequency_penalty and presence_penalty (OpenAI's
-    definition: subtract f·count + p·[count > 0]) count the output only. No end token is emitted among the
-    first min_new_tokens.
+    definition: subtract f·count + p·[count > 0]) count the output only. No end token is emitted
+    among the first min_new_tokens.
     """
 
     temperature: float = 1.0

@@ -1,7 +1,7 @@
 """What was counted, and the ratios that may be formed from it.
 
-Every ratio is a ratio of sums, so records pool by adding. Only committed tokens count: drafts behind an
-end token were drafted, but neither tested nor accepted.
+Every ratio is a ratio of sums, so records pool by adding. Only committed tokens count: drafts
+behind an end token were drafted, but neither tested nor accepted.
 """
 
 from collections.abc import Iterable
@@ -21,9 +21,9 @@ class PositionStats:
 class PromptStats:
     """One prompt's counts.
 
-    target_passes counts every pass that committed tokens for this prompt; plain_passes those among them
-    that had no draft to test (near a limit, though drafting was asked for). tested: drafts up to and
-    including the first rejection. alpha_sum: Σ over tested of Σ_x min(p, q).
+    target_passes counts every pass that committed tokens for this prompt; plain_passes those among
+    them that had no draft to test (near a limit, though drafting was asked for). tested: drafts up
+    to and including the first rejection. alpha_sum: Σ over tested of Σ_x min(p, q).
     """
 
     index: int
@@ -96,17 +96,17 @@ class Stats:
 
     @property
     def alpha_empirical(self) -> float:
-        """accepted / tested."""
+        """The share of tested drafts that were accepted (empirical)."""
         return _ratio(self.accepted, self.tested)
 
     @property
     def tokens_per_pass(self) -> float:
-        """committed / target passes, bonus tokens included."""
+        """Tokens committed per target pass, bonus tokens included."""
         return _ratio(self.committed, self.target_passes)
 
     @property
     def draft_utilisation(self) -> float:
-        """accepted / drafted. Falls with k even for a fixed alpha: not an acceptance rate."""
+        """Accepted over drafted. Falls with k even for a fixed alpha: not an acceptance rate."""
         return _ratio(self.accepted, self.drafted)
 
     @property

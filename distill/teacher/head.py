@@ -26,13 +26,13 @@ def head_of(model: PreTrainedModel) -> Head:
 
 
 def check_head(model: PreTrainedModel) -> None:
-    """Compare `head_of` on the inner model's hidden states with the model's own logits, on three ids.
+    """Compare `head_of` on the inner model's states with the model's own logits, on three ids.
 
     Raises:
         UserError: the family treats its logits in a way `head_of` does not know. Training on such
             logits would distil another distribution than the one that is served.
     """
-    probe = torch.arange(3, device=model.get_input_embeddings().weight.device)[None]
+    probe = torch.arange(3, device=model.device)[None]
     was_training = model.training
     model.eval()
     with torch.no_grad():
@@ -40,12 +40,13 @@ def check_head(model: PreTrainedModel) -> None:
         hidden = model.base_model(input_ids=probe, use_cache=False).last_hidden_state[0]
         ours = head_of(model).logits(hidden).float().to(theirs.device)
     model.train(was_training)
-    # Half precision rounds a scaled and an unscaled logit differently; a forgotten scale is far larger.
+    # Half precision rounds a scaled and an unscaled logit differently; a forgotten scale is far
+    # larger.
     tolerance = 8 * torch.finfo(hidden.dtype).eps * theirs.abs().max().item() + 1e-4
     if (ours - theirs).abs().max().item() > tolerance:
         raise UserError(
-            f"the logits of {type(model).__name__} ({model.config.model_type}) are not its output head "
-            "applied to its last hidden state; teach distill.teacher.head.head_of this family"
+            f"the logits of {type(model).__name__} ({model.config.model_type}) are not its output "
+            "head applied to its last hidden state; teach distill.teacher.head this family"
         )
 
 

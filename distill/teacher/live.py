@@ -12,12 +12,13 @@ from distill.teacher.signals import HiddenSignal
 
 
 class LiveTeacher:
-    """Runs the target's inner model and keeps the supervised positions; its head is applied inside the loss.
+    """Runs the target's inner model at the supervised positions; the loss applies its head.
 
-    Deliberately no `nn.Module`: held by a LightningModule it must never turn up among its parameters, in its
-    optimizer, its checkpoints or its train()/eval() switches.
+    Deliberately no `nn.Module`: held by a LightningModule it must never turn up among its
+    parameters, in its optimizer, its checkpoints or its train()/eval() switches.
 
-    Rows must be padded on the right: under causal attention nothing real then sees padding, and no mask is needed.
+    Rows must be padded on the right: under causal attention nothing real then sees padding, and no
+    mask is needed.
     """
 
     def __init__(self, target: PreTrainedModel, vocabulary_size: int | None = None):
@@ -27,7 +28,7 @@ class LiveTeacher:
         self._head = head_of(target).sliced(self._vocabulary_size)
 
     def to(self, device: torch.device) -> None:
-        """Move the target, unless it is already spread over several devices; the head always follows."""
+        """Move the target unless it is spread over several devices; the head always follows."""
         if len(set(getattr(self._target, "hf_device_map", {}).values())) <= 1:
             self._target.to(device)  # pyright: ignore[reportArgumentType]
         self._head = _on(head_of(self._target).sliced(self._vocabulary_size), device)
@@ -35,7 +36,8 @@ class LiveTeacher:
     @torch.no_grad()
     def signal(self, batch: dict[str, Tensor], positions: Tensor) -> HiddenSignal:
         device = positions.device
-        # The target keeps its own dtype; the trainer's autocast would cast its weights anew on every pass.
+        # The target keeps its own dtype; the trainer's autocast would cast its weights anew on
+        # every pass.
         with torch.autocast(device.type, enabled=False):
             hidden = self._target.base_model(
                 input_ids=batch["input_ids"], use_cache=False

@@ -14,7 +14,7 @@ from distill.losses.head import Head
 
 @dataclass(frozen=True)
 class HiddenSignal:
-    """The exact distribution, not yet multiplied out: final normed hidden states [T, D] and a head of V rows."""
+    """The exact distribution, not multiplied out: normed hidden states [T, D], a head of V rows."""
 
     hidden: Tensor
     head: Head
@@ -38,8 +38,8 @@ class Teacher(Protocol):
 def predicting_positions(supervised: Tensor) -> Tensor:
     """Flat indices [T] into B·S of the positions whose *next* token is supervised.
 
-    `supervised` [B, S] marks tokens being predicted; the state that predicts token s is at s − 1, so the first
-    column never counts.
+    `supervised` [B, S] marks tokens being predicted; the state that predicts token s is at s − 1,
+    so the first column never counts.
     """
     rows, columns = supervised[:, 1:].nonzero(as_tuple=True)
     return rows * supervised.shape[1] + columns

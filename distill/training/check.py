@@ -13,7 +13,8 @@ def check_trainer(trainer: TrainerConfig) -> None:
     """Check the trainer's settings against this machine.
 
     Raises:
-        UserError: a GPU was asked for and there is none, more devices than there are, or a value out of range.
+        UserError: a GPU was asked for and there is none, more devices than there are, or a value
+            out of range.
     """
     _check_choice("strategy", trainer.strategy, STRATEGIES)
     _check_choice("precision", trainer.precision, PRECISIONS)
@@ -36,8 +37,8 @@ def _check_devices(trainer: TrainerConfig) -> None:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
         raise UserError(
-            f"trainer.accelerator is {trainer.accelerator} but torch sees no GPU here; use trainer=cpu, or "
-            "check nvidia-smi, CUDA_VISIBLE_DEVICES and that torch is a CUDA build"
+            f"trainer.accelerator is {trainer.accelerator} but torch sees no GPU here; use "
+            "trainer=cpu, or check nvidia-smi, CUDA_VISIBLE_DEVICES and that torch is a CUDA build"
         )
     if trainer.strategy == "fsdp" and gpus == 0:
         raise UserError("trainer.strategy is fsdp but torch sees no GPU here; use trainer=cpu")

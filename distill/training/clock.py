@@ -23,8 +23,9 @@ def check_budget(budget: BudgetConfig) -> None:
 class Spent:
     """Counters that go on over restarts.
 
-    tokens: supervised tokens trained on, all ranks. windows: read from the data module. steps: of the optimizer.
-    seconds: in training, pauses included. paused_seconds: of those, spent on validation and on writing.
+    tokens: supervised tokens trained on, all ranks. windows: read from the data module. steps: of
+    the optimizer. seconds: in training, pauses included. paused_seconds: of those, spent on
+    validation and on writing.
     """
 
     tokens: int = 0
@@ -37,7 +38,8 @@ class Spent:
 class Clock:
     """Counts tokens and seconds against a budget.
 
-    Seconds move only when `advance` is told them, so that all ranks agree on what is due: they are rank 0's.
+    Seconds move only when `advance` is told them, so that all ranks agree on what is due: they are
+    rank 0's.
     """
 
     def __init__(self, budget: BudgetConfig):
@@ -74,7 +76,7 @@ class Clock:
 
     @property
     def progress(self) -> float:
-        """Share of the budget that is spent: of tokens or of minutes, whichever is further. 1 or more is the end."""
+        """Share of the budget spent: of tokens or minutes, the further one. 1 or more: the end."""
         shares = [0.0]
         if self._budget.tokens is not None:
             shares.append(self.spent.tokens / self._budget.tokens)

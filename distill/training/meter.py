@@ -1,11 +1,11 @@
-"""Ratios of sums: what is logged never depends on how tokens fell into micro-batches, steps or ranks."""
+"""Ratios of sums: what is logged never depends on how tokens fell into batches or ranks."""
 
 import torch
 from torch import Tensor
 
 
 class Meter:
-    """Adds up the loss's metric sums without waiting for the device, and reads them out as means per token."""
+    """Adds up metric sums without waiting for the device, and reads them out as means per token."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -19,7 +19,8 @@ class Meter:
         """Means per token over all ranks since the last reading, then start over.
 
         Returns:
-            divergence, alpha, agreement (per token) and tokens (a count); all 0 when there was no token.
+            divergence, alpha, agreement (per token) and tokens (a count); all 0 when there was no
+            token.
         """
         names = ("divergence", "alpha", "agreement", "tokens")
         zero = torch.zeros((), dtype=torch.double, device=device)

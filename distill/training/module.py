@@ -4,7 +4,7 @@ A *window* is the list of micro-batches of one step on this rank; see `distill.d
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import lightning
@@ -33,10 +33,11 @@ Batch = dict[str, Tensor]
 
 
 class DistillModule(lightning.LightningModule):
-    """Trains the draft towards the teacher; every average is over the supervised tokens of the global batch.
+    """Trains the draft; every average is over the supervised tokens of the global batch.
 
-    The loss of a micro-batch is a sum. Gradients are divided by the step's supervised tokens on all ranks only once
-    they are complete, so neither micro-batches nor ranks weigh more for holding fewer tokens.
+    The loss of a micro-batch is a sum. Gradients are divided by the step's supervised tokens on all
+    ranks only once they are complete, so neither micro-batches nor ranks weigh more for holding
+    fewer tokens.
 
     The teacher is no submodule: it has no part in parameters, optimizer, checkpoints or train().
     """
@@ -61,7 +62,7 @@ class DistillModule(lightning.LightningModule):
         self.stop_signal = 0
         """Number of the signal that asked this rank to stop."""
         self.stopping = False
-        """Whether any rank was asked to stop, known alike on all ranks at the end of each window."""
+        """Whether any rank was asked to stop; known alike on all ranks after each window."""
         self._objective = objective
         self._optimizer_config = optimizer
         self._schedule = schedule
@@ -74,6 +75,7 @@ class DistillModule(lightning.LightningModule):
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, ModelParallelStrategy):
+            assert self.device_mesh is not None  # the strategy made it before this hook
             shard(self.student, self.device_mesh)
 
     def configure_optimizers(self) -> list[Optimizer]:
@@ -89,7 +91,7 @@ class DistillModule(lightning.LightningModule):
         self.clock.start()
 
     def training_step(self, window: list[Batch], batch_idx: int) -> None:
-        """Accumulate one window, agree with the other ranks on its tokens, and step unless there were none."""
+        """Accumulate a window, agree on its tokens with the other ranks, step if there were any."""
         tokens = self._accumulate(window)
         tokens, seconds = self._agree(tokens)
         self.clock.advance(tokens, seconds)
@@ -106,7 +108,7 @@ class DistillModule(lightning.LightningModule):
     def held_out_sums(
         self, batch: Batch, positions: Tensor, signal: TeacherSignal
     ) -> dict[str, Tensor]:
-        """Sums over the micro-batch's supervised tokens: KL(p‖q) whatever the objective, alpha, agreement, tokens."""
+        """Sums over supervised tokens: KL(p‖q) whatever the objective, alpha, agreement, tokens."""
         return self.student(batch["input_ids"], positions, signal, fused_linear_loss)[1]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -134,7 +136,7 @@ class DistillModule(lightning.LightningModule):
         return sum(positions.numel() for _, positions in work)
 
     def _agree(self, tokens: int) -> tuple[int, float]:
-        """Supervised tokens of all ranks and rank 0's seconds; also whether any rank was told to stop."""
+        """Supervised tokens of all ranks, rank 0's seconds; notes whether any rank is to stop."""
         seconds = self.clock.lap()
         facts = [float(tokens), float(self.stop_signal > 0), seconds * self.trainer.is_global_zero]
         if self.trainer.world_size > 1:
@@ -145,7 +147,7 @@ class DistillModule(lightning.LightningModule):
         return int(facts[0]), facts[2]
 
     def _step(self, tokens: int) -> float:
-        """Turn summed gradients into means per token, clip, step. Returns the gradient norm before clipping.
+        """Turn summed gradients into means per token, clip, step; return the norm before clipping.
 
         DDP and FSDP hand out the mean over ranks of the ranks' sums, hence the world size.
         """
@@ -164,8 +166,10 @@ class DistillModule(lightning.LightningModule):
         strategy = self.trainer.strategy
         if isinstance(strategy, ModelParallelStrategy):
             self.student.set_requires_gradient_sync(last)  # pyright: ignore[reportCallIssue]
-        wait = not last and isinstance(strategy, ParallelStrategy)
-        with strategy.block_backward_sync() if wait else nullcontext():
+        if not last and isinstance(strategy, ParallelStrategy):
+            with strategy.block_backward_sync():
+                yield
+        else:
             yield
 
     def _optimizers(self) -> list[Any]:

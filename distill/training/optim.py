@@ -16,8 +16,8 @@ FUSED_DEVICES = {"cpu", "cuda"}
 def build_optimizers(draft: PreTrainedModel, config: OptimizerConfig) -> list[Optimizer]:
     """AdamW alone, or Muon for the hidden matrices and AdamW for the rest.
 
-    Weight decay acts on hidden matrices only: on norms, biases, embeddings and the output head it would pull a scale or
-    a rare token's row to zero.
+    Weight decay acts on hidden matrices only: on norms, biases, embeddings and the output head it
+    would pull a scale or a rare token's row to zero.
     """
     matrices, others = split_parameters(draft)
     plain = {"params": others, "weight_decay": 0.0}

@@ -1,7 +1,8 @@
-"""Train a draft towards a teacher, from wherever an earlier, interrupted run of the same folder stopped."""
+"""Train a draft towards a teacher, from wherever an interrupted run of the same folder stopped."""
 
 import logging
 import signal
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -9,8 +10,8 @@ from typing import Any, Literal
 import lightning
 import torch
 from lightning import Callback, Trainer
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from transformers import PreTrainedModel
 
@@ -51,23 +52,21 @@ def train_draft(
     logger: Logger | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Train until the budget is spent, writing `folder/candidates/tokens-*` and the state to resume from.
+    """Train until the budget is spent, writing `folder/candidates/tokens-*` and a state to resume.
 
-    Args:
-        draft: fp32 weights; changed in place.
-        teacher: gives the target's distributions, of `vocabulary_size` ids.
-        datamodule: yields windows (lists of micro-batches, padded on the right) and held-out micro-batches.
-        objective: divergence of (student_logits, teacher_logits), such as `distill.losses.forward_kl`.
-        vocabulary_size: real ids that both heads share.
-        target_folder: whose tokenizer and EOS list every candidate gets.
+    draft: fp32 weights, changed in place. teacher: gives the target's distributions of
+    `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
+    objective: `fused_linear_loss` with its divergence bound. target_folder: gives every candidate
+    its tokenizer and EOS list. seed: of what is drawn while training.
 
     Returns:
-        train_tokens, steps, seconds, tokens_per_second (validation and writing left out), candidates (paths, oldest
-        first).
+        train_tokens, steps, seconds, tokens_per_second (validation and writing left out),
+        candidates (paths, oldest first).
 
     Raises:
         UserError: settings that cannot work, before anything is trained.
-        KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM came; the state is saved, the same call goes on.
+        KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM came; the state is saved, the same call
+            goes on.
     """
     check_training(trainer, optimizer, schedule, budget)
     check_head(draft)
@@ -88,7 +87,10 @@ def train_draft(
     start = newest_resumable(folder / "resume")
     if start is not None:
         log.info("going on from %s", start)
-    loop.fit(module, datamodule=datamodule, ckpt_path=start, weights_only=True)
+    with warnings.catch_warnings():
+        # Lightning 2.6 asks torch 2.13 in a way that torch will drop: nothing a user can mend.
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        loop.fit(module, datamodule=datamodule, ckpt_path=start, weights_only=True)
     if module.stopping and not clock.finished:
         raise KeyboardInterrupt if module.stop_signal == signal.SIGINT else SystemExit(143)
     return {
@@ -114,7 +116,7 @@ def check_training(
 
 
 def callbacks(config: TrainerConfig, folder: Path, save: Any) -> list[Callback]:
-    """In the order in which they act at the end of a window: measure, write, decide, save the state of all that."""
+    """In the order in which they act after a window: measure, write, decide, save the state."""
     held_out = HeldOut(config.validate_every)
     return [
         StopOnSignal(),
@@ -129,7 +131,7 @@ def callbacks(config: TrainerConfig, folder: Path, save: Any) -> list[Callback]:
 def build_trainer(
     config: TrainerConfig, callbacks: list[Callback], folder: Path, logger: Logger | None
 ) -> Trainer:
-    """Lightning's trainer without its own checkpoints, validation loop and end: ours follow the budget."""
+    """Lightning's trainer, less its own checkpoints, validation and end: ours follow the budget."""
     # Which devices exist, and tips: of no use to who reads our progress.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     # Slurm (or submitit) requeues the job; Lightning must not do it a second time.

@@ -22,8 +22,9 @@ def check_schedule(schedule: ScheduleConfig) -> None:
 def factor(schedule: ScheduleConfig, progress: float) -> float:
     """What the learning rate is multiplied by at `progress` in [0, 1] of the budget.
 
-    A linear rise to 1 over `warmup`; then `cosine` falls along half a cosine to `floor`, `wsd` stays at 1 and falls
-    linearly to `floor` over the last `decay` (Hu et al. 2024, MiniCPM, section 4), `constant` stays at 1.
+    A linear rise to 1 over `warmup`; then `cosine` falls along half a cosine to `floor`, `wsd`
+    stays at 1 and falls linearly to `floor` over the last `decay` (Hu et al. 2024, MiniCPM, section
+    4), `constant` stays at 1.
     """
     progress = min(max(progress, 0.0), 1.0)
     if progress < schedule.warmup:

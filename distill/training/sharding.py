@@ -14,7 +14,8 @@ Work = list[tuple[dict[str, Tensor], Tensor]]
 def shard(student: nn.Module, mesh: DeviceMesh) -> None:
     """Shard each decoder layer on its own and the rest (embedding, head, final norm) with the root.
 
-    The root is not resharded after its forward: the loss inside it uses the head, and backward needs it next.
+    The root is not resharded after its forward: the loss inside it uses the head, and backward
+    needs it next.
     """
     data = mesh["data_parallel"]
     for layers in [m for m in student.modules() if isinstance(m, nn.ModuleList)]:
@@ -35,7 +36,7 @@ def equal_windows(work: Work) -> Work:
 
 
 def whole_draft(draft: PreTrainedModel, strategy: Strategy) -> PreTrainedModel:
-    """The draft with all its weights here: itself, or on rank 0 a copy gathered on the CPU. A collective call."""
+    """The draft whole: itself, or on rank 0 a copy gathered on the CPU. Collective."""
     if not isinstance(strategy, ModelParallelStrategy):
         return draft
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)

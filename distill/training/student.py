@@ -1,4 +1,4 @@
-"""The draft and its loss as one module: strategies that wrap or shard a module see one forward pass.
+"""The draft and its loss as one module: what wraps or shards it sees one forward pass.
 
 B rows, S tokens a row, T supervised tokens of the micro-batch.
 """

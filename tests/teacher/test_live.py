@@ -36,7 +36,8 @@ def test_signal_is_the_targets_distribution_where_it_is_wanted() -> None:
     signal = LiveTeacher(model).signal(one, predicting_positions(one["supervised"]))
     assert not signal.hidden.requires_grad
     torch.testing.assert_close(
-        signal.head.logits(signal.hidden), torch.stack([expected[0, 1], expected[0, 3], expected[1, 0]])
+        signal.head.logits(signal.hidden),
+        torch.stack([expected[0, 1], expected[0, 3], expected[1, 0]]),
     )
 
 

@@ -53,7 +53,7 @@ def marks(supervised: int, length: int = 8) -> list[bool]:
 
 
 class Windows(lightning.LightningDataModule):
-    """Endless windows of two micro-batches, made from (seed, position) alone, as the real one's are."""
+    """Endless windows of two micro-batches, made from their position alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,11 +95,10 @@ def train(
 ) -> tuple[dict[str, Any], LlamaForCausalLM, Windows]:
     """Train the tiny pair until `tokens`; changes override the arguments of `train_draft`."""
     monkeypatch.setattr(run, "save_draft", save_weights)
-    draft, windows = llama(16, seed=1), Windows()
     arguments = {
-        "draft": draft,
+        "draft": llama(16, seed=1),
         "teacher": LiveTeacher(llama(32, seed=0)),
-        "datamodule": windows,
+        "datamodule": Windows(),
         "objective": partial(fused_linear_loss, temperature=1.0),
         "optimizer": OptimizerConfig(lr=1e-2),
         "schedule": ScheduleConfig(),
@@ -109,8 +108,9 @@ def train(
         "vocabulary_size": VOCABULARY,
         "target_folder": folder,
     }
-    result = run.train_draft(**(arguments | changes))
-    return result, draft, windows
+    arguments |= changes
+    result = run.train_draft(**arguments)
+    return result, arguments["draft"], arguments["datamodule"]
 
 
 @pytest.fixture

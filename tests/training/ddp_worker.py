@@ -1,6 +1,7 @@
-"""One rank of a two-process training, or the one process it must equal: `python ddp_worker.py FOLDER`.
+"""One rank of a two-process training, or the one process it must equal.
 
-Writes FOLDER/rank<n>.pt: the gradients each step's optimizer saw, the final weights and the result.
+`python ddp_worker.py FOLDER` writes FOLDER/rank<n>.pt: the gradients each step's optimizer saw, the
+final weights and the result.
 """
 
 import itertools
@@ -16,8 +17,8 @@ import torch
 from distill.schema import TrainerConfig
 from distill.training import module
 
-# Supervised tokens of the micro-batches, [window][rank]: other counts, other numbers of micro-batches,
-# a rank with nothing, and a window with nothing at all.
+# Supervised tokens of the micro-batches, [window][rank]: other counts, other numbers of
+# micro-batches, a rank with nothing, and a window with nothing at all.
 WINDOWS = [
     [[2], [6, 4]],
     [[0], [3]],

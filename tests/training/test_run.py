@@ -68,18 +68,24 @@ def test_stopped_run_goes_on_bit_for_bit(
     tiny, tmp_path, monkeypatch, caplog, muon, number, error
 ) -> None:
     optimizer = OptimizerConfig(lr=1e-2, muon=muon)
-    whole, draft, seen = tiny.train(tmp_path / "whole", monkeypatch, optimizer=optimizer)
+
+    def train(name: str, **changes):
+        # Dropout: the random state must go on, too.
+        changes["draft"] = tiny.llama(16, seed=1, attention_dropout=0.2)
+        return tiny.train(tmp_path / name, monkeypatch, optimizer=optimizer, **changes)
+
+    whole, draft, seen = train("whole")
 
     # Two micro-batches a window and two held-out ones after the first: call 13 is in the sixth.
     teacher = Stop(tiny.LiveTeacher(tiny.llama(32, seed=0)), number, calls=13)
     handler = signal.getsignal(number)
     with caplog.at_level("INFO", "distill"), pytest.raises(error):
-        tiny.train(tmp_path / "parts", monkeypatch, optimizer=optimizer, teacher=teacher)
+        train("parts", teacher=teacher)
     assert signal.getsignal(number) == handler
     assert "run the same command again" in caplog.text
 
     torch.manual_seed(123)  # whatever another process starts with
-    resumed, other, rest = tiny.train(tmp_path / "parts", monkeypatch, optimizer=optimizer)
+    resumed, other, rest = train("parts")
     first = rest.seen[0]
     assert 0 < first < 8
     assert rest.seen == seen.seen[first:]

@@ -16,8 +16,7 @@ from distill.errors import UserError
 
 @dataclass
 class HubSource:
-    """columns: our field (see `records.py`) → the dataset's column, e.g. `{prompt: instruction}`;
-    empty when the dataset uses our names.
+    """columns: our field (see `records.py`) → the dataset's column; empty when the names are ours.
 
     At most `max_rows` rows of a split are read; they are streamed, so nothing else is downloaded
     and no copy is kept. evaluation_split: the split that is held out; without it, a share of

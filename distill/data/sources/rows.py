@@ -27,7 +27,8 @@ class Completion:
 class Chat:
     """Messages for the serving template. A last message of the user's is for the target to answer.
 
-    follow_ups: user turns still to come, each after the answer to the one before.
+    follow_ups: user turns still to come, each after the answer to the one before. The corpus holds
+    the first answer's prompt only.
     """
 
     messages: tuple[Message, ...]

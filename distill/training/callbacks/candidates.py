@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning import Callback, Trainer
+from lightning import Trainer
 from transformers import PreTrainedModel
 
+from distill.training.callbacks.base import TrainingCallback
 from distill.training.callbacks.held_out import HeldOut
 from distill.training.module import DistillModule
 from distill.training.sharding import whole_draft
@@ -20,11 +21,11 @@ METRICS = "metrics.json"
 SaveDraft = Callable[[PreTrainedModel, Path], None]
 
 
-class Candidates(Callback):
-    """Writes `<folder>/tokens-000123456/` at `count` even points of the budget; the last is the end of training.
+class Candidates(TrainingCallback):
+    """Writes `<folder>/tokens-000123456/` at `count` even points of the budget, last at its end.
 
-    Each is a loadable draft folder plus metrics.json: tokens, and kl and alpha on the validation rows. A folder
-    appears under its name only when it is complete.
+    Each is a loadable draft folder plus metrics.json: tokens, and kl and alpha on the validation
+    rows. A folder appears under its name only when it is complete.
     """
 
     def __init__(self, folder: Path, count: int, held_out: HeldOut, save: SaveDraft):
@@ -34,25 +35,20 @@ class Candidates(Callback):
         self._save = save
         self._done = 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: DistillModule) -> None:
-        """Remove what a killed run wrote after the point at which this one goes on: it leads another way."""
+    def started(self, trainer: Trainer, module: DistillModule) -> None:
+        """Remove what a killed run wrote beyond the point where this one goes on."""
         if trainer.is_global_zero:
             for path in candidate_folders(self._folder):
-                if (
-                    json.loads((path / METRICS).read_text())["tokens"]
-                    > pl_module.clock.spent.tokens
-                ):
+                if json.loads((path / METRICS).read_text())["tokens"] > module.clock.spent.tokens:
                     shutil.rmtree(path)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: DistillModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        due = min(self._count, int(pl_module.clock.progress * self._count))
+    def after_window(self, trainer: Trainer, module: DistillModule) -> None:
+        due = min(self._count, int(module.clock.progress * self._count))
         if due > self._done:
             self._done = due
-            measured = self._held_out.measure(trainer, pl_module)
-            with pl_module.clock.pause():
-                self._write(trainer, pl_module, measured)
+            measured = self._held_out.measure(trainer, module)
+            with module.clock.pause():
+                self._write(trainer, module, measured)
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self._done}

@@ -4,19 +4,21 @@ import logging
 from typing import Any
 
 import torch
-from lightning import Callback, Trainer
+from lightning import Trainer
 
 from distill.teacher.signals import predicting_positions
+from distill.training.callbacks.base import TrainingCallback
 from distill.training.meter import Meter
 from distill.training.module import DistillModule
 
 log = logging.getLogger(__name__)
 
 
-class HeldOut(Callback):
-    """KL per token and alpha at temperature 1, pooled over the supervised tokens of all validation rows and ranks.
+class HeldOut(TrainingCallback):
+    """KL per token and alpha at temperature 1, pooled over all validation rows and ranks.
 
-    The target's side of it never changes, so it is computed once and kept: rows · tokens · width of the target.
+    The target's side of it never changes, so it is computed once and kept: rows · tokens · width of
+    the target.
     """
 
     def __init__(self, every: float):
@@ -25,13 +27,11 @@ class HeldOut(Callback):
         self._measured: tuple[int, dict[str, float]] | None = None
         self._work: list[tuple[Any, ...]] | None = None
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: DistillModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        due = int(pl_module.clock.progress / self._every)
-        if due > self._done or pl_module.clock.finished:
+    def after_window(self, trainer: Trainer, module: DistillModule) -> None:
+        due = int(module.clock.progress / self._every)
+        if due > self._done or module.clock.finished:
             self._done = due
-            self.measure(trainer, pl_module)
+            self.measure(trainer, module)
 
     def measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
         """Measure the present weights (once per window) and log. A collective call.
@@ -66,7 +66,8 @@ class HeldOut(Callback):
         return {"kl": means.pop("divergence")} | means
 
     def _prepare(self, trainer: Trainer, module: DistillModule) -> Any:
-        for batch in trainer.datamodule.val_dataloader():  # pyright: ignore[reportAttributeAccessIssue]
+        loader = trainer.datamodule.val_dataloader()  # pyright: ignore[reportAttributeAccessIssue]
+        for batch in loader:
             batch = module.transfer_batch_to_device(batch, module.device, 0)
             positions = predicting_positions(batch["supervised"])
             yield batch, positions, module.teacher.signal(batch, positions)

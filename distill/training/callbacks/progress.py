@@ -3,7 +3,6 @@
 import logging
 import time
 from datetime import timedelta
-from typing import Any
 
 from lightning import Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from distill.training.callbacks.base import TrainingCallback
 from distill.training.module import DistillModule
 
 log = logging.getLogger(__name__)
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class BudgetProgress(ProgressBar):
-    """Share of the budget, time left, tokens per second, and the last logged loss and alpha; rank 0 only."""
+class BudgetProgress(TrainingCallback, ProgressBar):
+    """Share of the budget, time left, tokens per second, the last loss and alpha; on rank 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,31 +43,24 @@ class BudgetProgress(ProgressBar):
         """Lightning calls this on all ranks but the first."""
         self._enabled = False
 
-    def on_train_start(self, trainer: Trainer, pl_module: DistillModule) -> None:
+    def started(self, trainer: Trainer, module: DistillModule) -> None:
         self._started = self._said = time.monotonic()
-        self._first = pl_module.clock.progress
+        self._first = module.clock.progress
         if self._enabled:
             self._bar.start()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: DistillModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def after_window(self, trainer: Trainer, module: DistillModule) -> None:
         if not self._enabled:
             return
         if self._live:
-            progress = min(1.0, pl_module.clock.progress)
-            self._bar.update(self._task, completed=progress, note=self._note(trainer, pl_module))
-        elif time.monotonic() - self._said >= SECONDS_BETWEEN_LINES or pl_module.clock.finished:
+            progress = min(1.0, module.clock.progress)
+            self._bar.update(self._task, completed=progress, note=self._note(trainer, module))
+        elif time.monotonic() - self._said >= SECONDS_BETWEEN_LINES or module.clock.finished:
             self._said = time.monotonic()
-            share = 100 * min(1.0, pl_module.clock.progress)
-            log.info("train %3.0f%%, %s", share, self._note(trainer, pl_module))
+            share = 100 * min(1.0, module.clock.progress)
+            log.info("train %3.0f%%, %s", share, self._note(trainer, module))
 
-    def on_train_end(self, trainer: Trainer, pl_module: DistillModule) -> None:
-        self._bar.stop()
-
-    def on_exception(
-        self, trainer: Trainer, pl_module: DistillModule, exception: BaseException
-    ) -> None:
+    def ended(self, trainer: Trainer, module: DistillModule) -> None:
         self._bar.stop()
 
     def _note(self, trainer: Trainer, module: DistillModule) -> str:

@@ -4,10 +4,10 @@ import logging
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
-from lightning import Callback, Trainer
+from lightning import Trainer
 
+from distill.training.callbacks.base import TrainingCallback
 from distill.training.module import DistillModule
 
 log = logging.getLogger(__name__)
@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 LATEST, PREVIOUS, PARTIAL = "latest.ckpt", "previous.ckpt", "partial.ckpt"
 
 
-class Resume(Callback):
-    """Saves every `every_seconds` of training, at the end, and when a signal asked to stop (and then stops).
+class Resume(TrainingCallback):
+    """Saves every `every_seconds` of training, at the end, and when asked to stop; then stops.
 
     Must come after every callback whose state a window changes.
     """
@@ -26,29 +26,28 @@ class Resume(Callback):
         self._every = every_seconds
         self._saved_at = 0.0
 
-    def on_train_start(self, trainer: Trainer, pl_module: DistillModule) -> None:
-        self._saved_at = pl_module.clock.spent.seconds
+    def started(self, trainer: Trainer, module: DistillModule) -> None:
+        self._saved_at = module.clock.spent.seconds
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: DistillModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        clock = pl_module.clock
+    def after_window(self, trainer: Trainer, module: DistillModule) -> None:
+        clock = module.clock
         due = clock.spent.seconds - self._saved_at >= self._every
-        if due or clock.finished or pl_module.stopping:
+        if due or clock.finished or module.stopping:
             self._saved_at = clock.spent.seconds
             with clock.pause():
                 save_resumable(trainer, self._folder)
-        if pl_module.stopping and not clock.finished:
+        if module.stopping and not clock.finished:
             trainer.should_stop = True
             log.info(
-                "stopped and saved at %d tokens, %.0f%% of the budget: run the same command again to go on",
+                "stopped and saved at %d tokens, %.0f%% of the budget: "
+                "run the same command again to go on",
                 clock.spent.tokens,
                 100 * clock.progress,
             )
 
 
 def save_resumable(trainer: Trainer, folder: Path) -> None:
-    """Write the trainer's state to `folder`; the one before is kept until the new one is on disk. Collective."""
+    """Save the trainer's state; the one before stays until the new one is on disk. Collective."""
     folder.mkdir(parents=True, exist_ok=True)
     partial, latest = folder / PARTIAL, folder / LATEST
     trainer.save_checkpoint(partial)
@@ -72,7 +71,7 @@ def newest_resumable(folder: Path) -> Path | None:
 
 
 def _is_whole(path: Path) -> bool:
-    """A torch file is a zip archive: its directory comes last and every member carries a checksum."""
+    """Save the trainer's state; the one before is kept until the new one is on disk. Collective."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None

@@ -5,40 +5,36 @@ import threading
 from types import FrameType
 from typing import Any
 
-from lightning import Callback, Trainer
+from lightning import Trainer
 
+from distill.training.callbacks.base import TrainingCallback
 from distill.training.module import DistillModule
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class StopOnSignal(Callback):
-    """Notes the signal; the module tells the other ranks with the step's token count, and `Resume` saves and stops.
+class StopOnSignal(TrainingCallback):
+    """Notes the signal; the module tells the other ranks, and `Resume` saves and stops.
 
-    Takes Lightning's own SIGTERM handler away for the time of training: that one broadcasts from inside the handler
-    and raises in the middle of a step. A second Ctrl-C ends the process at once; a repeated SIGTERM, which launchers send
-    along with the group's, does not.
+    Takes Lightning's own SIGTERM handler away for the time of training: that one broadcasts from
+    inside the handler and raises in the middle of a step. A second Ctrl-C ends the process at once;
+    a repeated SIGTERM, which launchers send along with the group's, does not.
     """
 
     def __init__(self) -> None:
         self._former: dict[signal.Signals, Any] = {}
 
-    def on_train_start(self, trainer: Trainer, pl_module: DistillModule) -> None:
+    def started(self, trainer: Trainer, module: DistillModule) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # Python delivers signals to the main thread only, and lets no other set handlers.
+            return  # Python lets only the main thread set handlers, and runs them there.
 
         def stop(number: int, frame: FrameType | None) -> None:
-            pl_module.stop_signal = number
+            module.stop_signal = number
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
         self._former = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
 
-    def on_train_end(self, trainer: Trainer, pl_module: DistillModule) -> None:
-        self._restore()
-
-    def on_exception(
-        self, trainer: Trainer, pl_module: DistillModule, exception: BaseException
-    ) -> None:
+    def ended(self, trainer: Trainer, module: DistillModule) -> None:
         self._restore()
 
     def _restore(self) -> None:

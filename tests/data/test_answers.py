@@ -1,0 +1,128 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from distill.data.answers import answer_prompts, plan_shards
+from distill.data.corpus import SPLITS, load_corpus, save_corpus, to_dataset
+from distill.data.encode import Example
+from distill.errors import UserError
+from distill.schema import GenerateConfig
+
+GENERATE = GenerateConfig(batch_size=3, shard_rows=5, max_new_tokens=6)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """17 prompts and one answered row in train, 4 prompts in validation, 2 in evaluation."""
+    generator = np.random.default_rng(0)
+
+    def prompts(name, count):
+        for i in range(count):
+            ids = generator.integers(4, 60, 3 + (7 * i) % 11).astype(np.int32)
+            yield Example(f"{name}{i}", "d", ids, len(ids))
+
+    done = Example("done", "d", np.array([5, 6, 7], dtype=np.int32), 1)
+    parts = ([*prompts("t", 17), done], list(prompts("v", 4)), list(prompts("e", 2)))
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    save_corpus({n: to_dataset(p) for n, p in zip(SPLITS, parts, strict=True)}, folder)
+    return load_corpus(folder)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        eos_token_id=2,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def rows(folder):
+    return {name: split[:] for name, split in load_corpus(folder).items()}
+
+
+def test_every_bare_prompt_of_train_and_validation_is_answered(model, corpus, tmp_path):
+    counts = answer_prompts(model, corpus, GENERATE, [2], tmp_path)
+    assert (counts["answered_rows"], counts["shards"], counts["missing_shards"]) == (21, 5, 0)
+    answered = load_corpus(tmp_path)
+    assert answered["evaluation"][:] == corpus["evaluation"][:]
+    assert answered["train"][17] == corpus["train"][17]
+    for split in ("train", "validation"):
+        for before, after in zip(corpus[split], answered[split], strict=True):
+            new = after["input_ids"][len(before["input_ids"]) :]
+            assert after["input_ids"][: len(before["input_ids"])] == before["input_ids"]
+            assert after["prompt_length"] == before["prompt_length"]
+            assert 2 not in new[:-1]
+            assert after["id"] == "done" or len(new) == 6 or new[-1] == 2
+
+
+def test_answers_depend_on_neither_batch_nor_shard_nor_rank(model, corpus, tmp_path):
+    one, two, three = (tmp_path / name for name in "123")
+    answer_prompts(model, corpus, GENERATE, [2], one)
+    alone = GenerateConfig(batch_size=1, shard_rows=21, max_new_tokens=6)
+    answer_prompts(model, corpus, alone, [2], two)
+    for rank in (1, 0):
+        counts = answer_prompts(model, corpus, GENERATE, [2], three, rank=rank, world=2)
+    assert counts["missing_shards"] == 0
+    assert rows(one) == rows(two) == rows(three)
+    answer_prompts(model, corpus, GENERATE, [2], one, seed=1)  # shards are there: nothing is redone
+    assert rows(one) == rows(two)
+
+
+def test_restart_makes_only_missing_shards_and_the_same_answers(model, corpus, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    calls = 0
+
+    def dying(*arguments, **settings):
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise Killed
+        return echo(*arguments, **settings)
+
+    with pytest.raises(Killed):
+        answer_prompts(model, corpus, GENERATE, [2], tmp_path, decode=dying)
+    assert len(list((tmp_path / "shards").glob("*.parquet"))) == 1
+    counts = answer_prompts(model, corpus, GENERATE, [2], tmp_path, decode=dying)
+    assert (counts["missing_shards"], calls) == (0, 4 + 7)
+    whole = tmp_path / "whole"
+    answer_prompts(model, corpus, GENERATE, [2], whole, decode=echo)
+    assert rows(whole) == rows(tmp_path)
+
+
+def echo(model, prompts, *, row_ids, **_):
+    """Answers with digits of the row's own random stream."""
+    return SimpleNamespace(
+        tokens=[[4 + row % 50, 4 + row // 50 % 50] for row in row_ids], prompts=prompts
+    )
+
+
+def test_batches_hold_prompts_of_about_one_length(corpus):
+    shards = plan_shards(corpus, 5)
+    lengths = [len(question.prompt) for shard in shards for question in shard]
+    assert lengths == sorted(lengths, reverse=True)
+    assert sorted(len(shard) for shard in shards) == [1, 5, 5, 5, 5]
+
+
+def test_shards_of_another_corpus_are_refused(model, corpus, tmp_path):
+    answer_prompts(model, corpus, GENERATE, [2], tmp_path, decode=echo)
+    corpus["validation"] = corpus["validation"].select([0, 1, 2])
+    with pytest.raises(UserError, match="other rows"):
+        answer_prompts(model, corpus, GENERATE, [2], tmp_path, decode=echo)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "shard_rows", "max_new_tokens"])
+def test_sizes_below_one_are_refused(model, corpus, tmp_path, name):
+    with pytest.raises(UserError, match="at least 1"):
+        answer_prompts(model, corpus, GenerateConfig(**{name: 0}), [2], tmp_path)

@@ -1,0 +1,237 @@
+"""The fused loss equals the plain one, for every divergence, head and dtype."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from distill.errors import UserError
+from distill.losses import (
+    Head,
+    acceptance,
+    alpha,
+    as_divergence,
+    forward_kl,
+    fused_linear_loss,
+    jsd,
+    lk,
+    reverse_kl,
+    total_variation,
+)
+
+T, V, PADDED_V, STUDENT_WIDTH, TEACHER_WIDTH = 41, 30, 37, 5, 8
+ALL = [forward_kl, reverse_kl, jsd, total_variation, acceptance, lk]
+ALL += [partial(jsd, beta=0.2), partial(forward_kl, t_squared=True)]
+ALL += [as_divergence({"forward_kl": 0.5, "total_variation": 2.0})]
+
+
+class Pair:
+    """Random hidden states and heads; the student's head has padding rows with large logits."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64, **head: float):
+        generator = torch.Generator().manual_seed(0)
+        make = partial(torch.randn, generator=generator)
+        self.hidden = make(T, STUDENT_WIDTH).to(dtype).requires_grad_()
+        self.weight = make(PADDED_V, STUDENT_WIDTH).to(dtype)
+        self.weight[V:] *= 30
+        self.weight.requires_grad_()
+        self.bias = make(PADDED_V).to(dtype).requires_grad_()
+        self.student = Head(self.weight, self.bias, **head)
+        self.teacher_hidden = make(T, TEACHER_WIDTH).to(dtype)
+        self.teacher = Head(make(V, TEACHER_WIDTH).to(dtype), make(V).to(dtype))
+        self.mask = torch.rand(T, generator=generator) > 0.3
+
+    def logits(self) -> tuple[Tensor, Tensor]:
+        return self.student.logits(self.hidden)[:, :V], self.teacher.logits(self.teacher_hidden)
+
+    def fused(self, **options):
+        return fused_linear_loss(
+            self.hidden, self.student, self.teacher_hidden, self.teacher, **options
+        )
+
+    def gradients(self, loss: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(3 * loss, (self.hidden, self.weight, self.bias))
+
+
+@pytest.mark.parametrize("divergence", ALL)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("chunk_size", [1, 18, 128])
+def test_equals_the_plain_loss(divergence, temperature: float, chunk_size: int) -> None:
+    pair = Pair()
+    loss, sums = pair.fused(
+        divergence=divergence, temperature=temperature, mask=pair.mask, chunk_size=chunk_size
+    )
+    student, teacher = pair.logits()
+    plain = divergence(student, teacher, temperature)[pair.mask].sum()
+    assert torch.allclose(loss, plain)
+    for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
+        assert torch.allclose(ours, theirs)
+    agree = (student.argmax(-1) == teacher.argmax(-1))[pair.mask].sum()
+    assert torch.allclose(sums["divergence"], plain)
+    assert torch.allclose(sums["alpha"], alpha(student, teacher)[pair.mask].sum())
+    assert (sums["agreement"], sums["tokens"]) == (agree, pair.mask.sum())
+    assert not any(value.requires_grad for value in sums.values())
+
+
+@pytest.mark.parametrize("divergence", [forward_kl, lk])
+@pytest.mark.parametrize("head", [{"scale": 0.5}, {"softcap": 3.0}, {"scale": 2.0, "softcap": 4.0}])
+def test_scale_and_soft_cap(divergence, head: dict[str, float]) -> None:
+    pair = Pair(**head)
+    loss, _ = pair.fused(divergence=divergence, chunk_size=10)
+    plain = divergence(*pair.logits()).sum()
+    assert torch.allclose(loss, plain)
+    for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
+        assert torch.allclose(ours, theirs)
+
+
+def test_gradient_matches_finite_differences() -> None:
+    pair = Pair()
+
+    def fused(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        head = Head(weight, bias, softcap=5.0)
+        return fused_linear_loss(hidden, head, pair.teacher_hidden, pair.teacher, chunk_size=16)[0]
+
+    assert torch.autograd.gradcheck(fused, (pair.hidden, pair.weight, pair.bias), fast_mode=True)
+
+
+@pytest.mark.parametrize("padded", ["student", "teacher"])
+def test_padding_rows_are_cut_off_either_side(padded: str) -> None:  # cases VOC-PAD, VOC-ZERO
+    torch.manual_seed(0)
+    hidden, other = torch.randn(7, 4), torch.randn(7, 6)
+    head, teacher = torch.randn(12, 4), torch.randn(12, 6)
+    expected = fused_linear_loss(hidden, head, other, teacher)
+    noise = [torch.cat([w, 50 * torch.randn(5, w.shape[1])]) for w in (head, teacher)]
+    if padded == "student":
+        found = fused_linear_loss(hidden, noise[0], other, teacher)
+    else:
+        found = fused_linear_loss(hidden, head, other, noise[1])
+    both = fused_linear_loss(hidden, noise[0], other, noise[1], vocabulary_size=12)
+    assert expected[0] == found[0] == both[0]
+    assert expected[1] == found[1] == both[1]
+
+
+@pytest.mark.parametrize("divergence", [forward_kl, reverse_kl])
+def test_no_token_is_a_zero_on_the_graph(divergence) -> None:  # case KD-EMPTY
+    pair = Pair(torch.float32)
+    loss, sums = pair.fused(divergence=divergence, mask=torch.zeros(T, dtype=torch.bool))
+    assert loss.item() == 0.0
+    assert all(value.item() == 0.0 for value in sums.values())
+    assert all(not gradient.any() for gradient in pair.gradients(loss))
+
+
+def test_masked_tokens_get_no_gradient_and_no_look() -> None:
+    pair = Pair()
+    with torch.no_grad():
+        pair.hidden[~pair.mask] = torch.nan
+    loss, _ = pair.fused(mask=pair.mask)
+    hidden, weight, _ = pair.gradients(loss)
+    assert not hidden[~pair.mask].any()
+    assert weight.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("divergence", [forward_kl, jsd])
+def test_half_precision(dtype: torch.dtype, divergence) -> None:
+    pair = Pair(dtype)
+    loss, _ = pair.fused(divergence=divergence, chunk_size=16)
+    exact = Pair()
+    with torch.no_grad():
+        for name in ("hidden", "weight", "bias"):
+            getattr(exact, name).copy_(getattr(pair, name).double())
+        exact.teacher_hidden.copy_(pair.teacher_hidden.double())
+        exact.teacher.weight.copy_(pair.teacher.weight.double())
+    plain = divergence(*exact.logits()).sum()
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(plain.item(), rel=0.02)
+    for ours, theirs in zip(pair.gradients(loss), exact.gradients(plain), strict=True):
+        assert ours.dtype == dtype
+        assert (ours.double() - theirs).norm() < 0.03 * theirs.norm()
+
+
+def test_fp32_parameters_with_bf16_products() -> None:
+    pair = Pair(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = pair.fused(compute_dtype=torch.bfloat16)
+        exact, _ = pair.fused()  # autocast outside does not reach in
+    plain = forward_kl(*pair.logits()).sum()
+    assert loss.item() == pytest.approx(plain.item(), rel=0.02)
+    assert exact.item() == pytest.approx(plain.item(), rel=1e-5)
+    assert all(gradient.dtype == torch.float32 for gradient in pair.gradients(loss))
+
+
+@pytest.mark.parametrize("divergence", [forward_kl, reverse_kl, jsd, acceptance])
+def test_a_bias_of_minus_infinity_removes_a_token(divergence) -> None:
+    pair = Pair()
+    with torch.no_grad():
+        pair.bias[3] = -torch.inf
+        pair.teacher.bias[3] = -torch.inf
+    loss, _ = pair.fused(divergence=divergence)
+    plain = divergence(*pair.logits()).sum()
+    assert loss.isfinite()
+    assert torch.allclose(loss, plain)
+    for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
+        assert torch.allclose(ours, theirs)
+
+
+def test_hard_labels() -> None:
+    pair = Pair()
+    labels = torch.arange(T) % V
+    mixture = as_divergence({"forward_kl": 1.0, "cross_entropy": 0.3})
+    loss, _ = pair.fused(
+        divergence=mixture, temperature=0.6, mask=pair.mask, labels=labels, chunk_size=9
+    )
+    plain = mixture(*pair.logits(), 0.6, labels)[pair.mask].sum()
+    assert torch.allclose(loss, plain)
+    for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
+        assert torch.allclose(ours, theirs)
+
+
+def test_frozen_student_parts_get_no_gradient() -> None:
+    pair = Pair()
+    pair.weight.requires_grad_(False)
+    loss, _ = pair.fused()
+    loss.backward()
+    assert pair.weight.grad is None
+    assert pair.hidden.grad is not None
+    with torch.no_grad():
+        assert torch.equal(pair.fused()[0], loss.detach())
+
+
+def test_a_retained_graph_gives_the_same_gradients_again() -> None:
+    pair = Pair()
+    loss, _ = pair.fused()
+    loss.backward(retain_graph=True)
+    first = pair.weight.grad.clone()
+    loss.backward()
+    assert torch.equal(pair.weight.grad, 2 * first)
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"mask": torch.ones(3, dtype=torch.bool)}, "same tokens"),
+        ({"labels": torch.ones(3, dtype=torch.long)}, "same tokens"),
+        ({"vocabulary_size": 31}, "real ids"),
+        ({"chunk_size": 0}, "1 or more"),
+        ({"student_bias": torch.zeros(PADDED_V)}, "drop one"),
+        ({"temperature": 0.0}, "above 0"),
+        ({"divergence": "nonsense"}, "choose from"),
+    ],
+)
+def test_refusals_name_the_remedy(change: dict, remedy: str) -> None:
+    with pytest.raises(UserError, match=remedy):
+        Pair().fused(**change)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own imports
+@pytest.mark.parametrize("divergence", [forward_kl, acceptance])
+def test_compiled_equals_eager(divergence) -> None:
+    pair = Pair(torch.float32)
+    loss, sums = pair.fused(divergence=divergence, compiled=True, chunk_size=18)
+    plain, expected = pair.fused(divergence=divergence, chunk_size=18)
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
+    assert all(torch.allclose(sums[name], expected[name]) for name in sums)
+    for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)

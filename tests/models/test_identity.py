@@ -1,0 +1,51 @@
+import hashlib
+import os
+
+import pytest
+
+from distill.errors import UserError
+from distill.models.identity import identify, template_sha256, weights_sha256
+from distill.schema import TargetConfig
+
+
+def test_identity_is_of_content(target, tiny, tmp_path):
+    model = TargetConfig(source="folder", id="a/b", revision="v1")
+    found = identify(target, model)
+    stored = (target / "model.safetensors").read_bytes()
+    assert (found.id, found.revision) == ("a/b", "v1")
+    assert found.weights_sha256 == hashlib.sha256(stored).hexdigest()
+    assert found.parameters == sum(w.numel() for w in tiny.model().parameters())
+    elsewhere = tiny.write_folder(tmp_path / "copy")
+    assert identify(elsewhere, model) == found
+
+
+def test_shards_hash_in_the_order_of_their_names(target):
+    whole = (target / "model.safetensors").read_bytes()
+    (target / "a.safetensors").write_bytes(whole)
+    (target / "model.safetensors").write_bytes(whole[:40])
+    assert weights_sha256(target) == hashlib.sha256(whole + whole[:40]).hexdigest()
+
+
+def test_mode_flags_and_template_are_in_the_template_hash(target):
+    plain = template_sha256(target, {})
+    assert template_sha256(target, {"enable_thinking": False}) != plain
+    (target / "chat_template.jinja").write_text("other")
+    assert template_sha256(target, {}) != plain
+
+
+def test_known_weights_are_not_read_again(target, tmp_path):
+    first = weights_sha256(target, tmp_path / "cache")
+    file = target / "model.safetensors"
+    stamp = file.stat().st_mtime_ns
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(file, ns=(stamp, stamp))
+    assert weights_sha256(target, tmp_path / "cache") == first
+    os.utime(file, ns=(stamp, stamp + 1))
+    assert weights_sha256(target, tmp_path / "cache") != first
+
+
+def test_torn_weights_are_named(target):
+    (target / "model.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        identify(target, TargetConfig(source="folder", id="x"))

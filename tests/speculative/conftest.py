@@ -1,0 +1,163 @@
+"""Tiny random models, one per kind of family that the engine has to carry."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+VOCABULARY = 97
+CONTEXT = 128
+PROMPTS = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(20, 37))]
+
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def llama(seed: int = 0, **changes) -> PreTrainedModel:
+    return build(LlamaForCausalLM, LlamaConfig(**{**SHAPE, **changes}), seed)
+
+
+def build(cls, config, seed: int = 0) -> PreTrainedModel:
+    """A random model whose logits are far from uniform (std 0.3, biases too)."""
+    torch.manual_seed(seed)
+    model = cls(config).eval()
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 or name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def _sliding(**changes):
+    return {**SHAPE, "sliding_window": 6, **changes}
+
+
+FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": llama,
+    "llama-biased": lambda: llama(attention_bias=True, mlp_bias=True),
+    "llama-yarn": lambda: llama(rope_parameters=YARN),
+    "llama-llama3": lambda: llama(rope_parameters=LLAMA3),
+    "qwen2": lambda: build(Qwen2ForCausalLM, Qwen2Config(**SHAPE)),
+    "qwen2-sliding": lambda: build(
+        Qwen2ForCausalLM, Qwen2Config(**_sliding(use_sliding_window=True, max_window_layers=1))
+    ),
+    "qwen3": lambda: build(Qwen3ForCausalLM, Qwen3Config(**SHAPE)),
+    "mistral-sliding": lambda: build(MistralForCausalLM, MistralConfig(**_sliding())),
+    "gemma2": lambda: build(Gemma2ForCausalLM, Gemma2Config(**_sliding())),
+    "gemma3": lambda: build(
+        Gemma3ForCausalLM,
+        Gemma3TextConfig(
+            **_sliding(layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+        ),
+    ),
+    "gpt2": lambda: build(
+        GPT2LMHeadModel,
+        GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=32,
+            n_layer=3,
+            n_head=4,
+            n_positions=CONTEXT,
+            bos_token_id=None,
+            eos_token_id=None,
+        ),
+    ),
+    "opt": lambda: build(
+        OPTForCausalLM,
+        OPTConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            word_embed_proj_dim=32,
+            ffn_dim=48,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            max_position_embeddings=CONTEXT,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        ),
+    ),
+}
+LEAN = [name for name in FAMILIES if name.split("-")[0] in ("llama", "qwen2", "qwen3", "mistral")]
+
+
+@pytest.fixture(scope="session")
+def family():
+    """Models by name, built once."""
+    built: dict[str, PreTrainedModel] = {}
+
+    def get(name: str) -> PreTrainedModel:
+        if name not in built:
+            built[name] = FAMILIES[name]()
+        return built[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def target() -> PreTrainedModel:
+    return llama()
+
+
+@pytest.fixture(scope="session")
+def draft() -> PreTrainedModel:
+    """The target with some noise on it: it agrees sometimes."""
+    model = llama()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model
+
+
+def greedy_reference(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
+    """Greedy continuation by whole forward passes, without any cache."""
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits
+            tokens.append(int(logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
