@@ -44,20 +44,11 @@ def _hydra_main(cfg: DictConfig) -> None:
         check_keys(cfg)
         check_missing(cfg)
         check_targets(cfg)
-        _run(cfg)
+        # Only here is anything heavy imported: composing and helping stay quick.
+        hydra.utils.get_method(cfg.pipeline["_target_"])(cfg)
     except UserError as error:
         # Not an Exception: Hydra would put a line of its own before ours.
         sys.exit(_complain(str(error)))
-
-
-def _run(cfg: DictConfig) -> None:
-    """Only here is anything heavy imported: composing and helping stay quick."""
-    from distill.pipelines.checks import check_everything
-    from distill.pipelines.stage import open_job
-
-    check_everything(cfg)
-    with open_job(cfg):
-        hydra.utils.get_method(cfg.pipeline["_target_"])(cfg)
 
 
 def check_keys(cfg: DictConfig) -> None:

@@ -26,7 +26,7 @@ from distill.pipelines.inputs import (
     target_folder,
     target_identity,
 )
-from distill.pipelines.stage import run_stage
+from distill.pipelines.stage import as_job, run_stage
 from distill.speculative import Sampling
 from distill.tracking.runs import Run, numbers
 from distill.versions import hardware
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 TABLE = "table.txt"
 
 
+@as_job
 def run(cfg: DictConfig) -> Artifact:
     """Counts hold the champion's numbers, its folder and the verdict; the folder holds every measurement.
 

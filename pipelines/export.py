@@ -9,12 +9,13 @@ from distill.artifacts import Artifact
 from distill.pipelines import evaluate
 from distill.pipelines.inputs import plain, target_folder
 from distill.pipelines.register import lineage
-from distill.pipelines.stage import run_stage
+from distill.pipelines.stage import as_job, run_stage
 from distill.serving.export import export_draft
 from distill.tracking.runs import Run
 from distill.versions import hardware
 
 
+@as_job
 def run(cfg: DictConfig) -> Artifact:
     """`<artifact>/<name>-draft`: weights, tokenizer, template, generation_config and model card."""
     measured = evaluate.run(cfg)

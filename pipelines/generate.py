@@ -11,10 +11,11 @@ from distill.data.corpus import load_corpus
 from distill.models.target import eos_token_ids
 from distill.pipelines import prepare
 from distill.pipelines.inputs import load_configured_target, plain, target_folder, target_identity
-from distill.pipelines.stage import run_stage
+from distill.pipelines.stage import as_job, run_stage
 from distill.tracking.runs import Run
 
 
+@as_job
 def run(cfg: DictConfig) -> Artifact:
     """The corpus to train on: every row of train and validation has tokens to learn from."""
     corpus = prepare.run(cfg)

@@ -10,10 +10,11 @@ from transformers import AutoTokenizer
 from distill.artifacts import Artifact
 from distill.data.corpus import build_corpus
 from distill.pipelines.inputs import plain, target_config, target_folder, target_identity
-from distill.pipelines.stage import run_stage
+from distill.pipelines.stage import as_job, run_stage
 from distill.tracking.runs import Run
 
 
+@as_job
 def run(cfg: DictConfig) -> Artifact:
     """The corpus: `id, domain, input_ids, prompt_length` in train, validation and evaluation.
 

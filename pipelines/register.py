@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from distill.artifacts import Artifact
 from distill.pipelines import evaluate
 from distill.pipelines.inputs import plain, target_identity
-from distill.pipelines.stage import current_job
+from distill.pipelines.stage import as_job, current_job
 from distill.schema import TrackingConfig
 from distill.tracking.git import git_state
 from distill.tracking.registry import Champion, register_champion
@@ -16,6 +16,7 @@ from distill.tracking.registry import Champion, register_champion
 MEASURED = ("verdict", "alpha", "alpha_low", "alpha_high", "speedup", "speedup_low", "speedup_high")
 
 
+@as_job
 def run(cfg: DictConfig) -> Champion:
     """A version of the champion's folder with alias and tags; the same champion is not registered twice."""
     measured = evaluate.run(cfg)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
@@ -14,6 +15,7 @@ from distill.pipelines.inputs import output_root, plain
 from distill.schema import TrackingConfig
 from distill.tracking.runs import Job, Run, numbers, start_job
 
+T = TypeVar("T")
 Produce = Callable[[Path, Run], dict[str, Any]]
 
 
@@ -36,6 +38,22 @@ def open_job(cfg: DictConfig) -> Iterator[Job]:
             yield job
         finally:
             _open.reset(token)
+
+
+def as_job(stage: Callable[[DictConfig], T]) -> Callable[[DictConfig], T]:
+    """A stage that was asked for by itself first checks everything and opens the job; else it joins the open one."""
+
+    @wraps(stage)
+    def run(cfg: DictConfig) -> T:
+        if _open.get(None) is not None:
+            return stage(cfg)
+        from distill.pipelines.checks import check_everything  # which knows the stages
+
+        check_everything(cfg)
+        with open_job(cfg):
+            return stage(cfg)
+
+    return run
 
 
 def current_job() -> Job:

@@ -23,7 +23,7 @@ from distill.pipelines.inputs import (
     target_folder,
     target_identity,
 )
-from distill.pipelines.stage import run_stage
+from distill.pipelines.stage import as_job, run_stage
 from distill.schema import DraftConfig
 from distill.teacher.live import LiveTeacher
 from distill.tracking.lightning import lightning_logger
@@ -38,6 +38,7 @@ STATISTICS_ROWS = 64
 """Training rows whose hidden states weigh the projection: ten thousand tokens or more."""
 
 
+@as_job
 def run(cfg: DictConfig) -> Artifact:
     """Folders `candidates/tokens-*`, each a draft that decodes.
 

@@ -95,6 +95,20 @@ def plan_draft(target_folder: Path, draft: DraftConfig, *, bytes_per_weight: int
     )
 
 
+def plan_from_folder(target_folder: Path, draft_folder: Path, bytes_per_weight: int = 2) -> DraftPlan:
+    """The plan of a draft that exists; only its config is read."""
+    config = _text_config(draft_folder)
+    model = build_meta(config)
+    read, head = _weights_read(model)
+    return DraftPlan(
+        config,
+        sum(weight.numel() for weight in model.parameters()),
+        _count(_text_config(target_folder)),
+        read * bytes_per_weight,
+        head_share=head / read,
+    )
+
+
 def build_meta(config: "PretrainedConfig", *, trust_remote_code: bool = False) -> "nn.Module":
     """Build the model of `config` without memory, for its names and shapes."""
     import torch

@@ -20,7 +20,7 @@ _HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", 
 _HUB_IGNORED = ["original/*", "consolidated*", "onnx/*", "openvino/*"]
 
 
-def resolve_model(model: ModelConfig, cache: Path) -> Path:
+def resolve_model(model: ModelConfig, cache: Path, *, weights: bool = True) -> Path:
     """Return the local folder of `model`, fetching or converting it first where needed.
 
     UserError: unknown source, nothing at that place, or a fetch that failed; nothing was loaded.
@@ -28,7 +28,7 @@ def resolve_model(model: ModelConfig, cache: Path) -> Path:
     cache = cache.expanduser()
     match model.source:
         case "hub":
-            return _from_hub(model)
+            return _from_hub(model, weights)
         case "folder":
             return _from_folder(model.id)
         case "gguf":
@@ -79,7 +79,7 @@ def _from_folder(id: str) -> Path:
     return folder
 
 
-def _from_hub(model: ModelConfig) -> Path:
+def _from_hub(model: ModelConfig, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HFValidationError,
@@ -93,7 +93,7 @@ def _from_hub(model: ModelConfig) -> Path:
             model.id,
             revision=model.revision,
             allow_patterns=patterns,
-            ignore_patterns=_HUB_IGNORED,
+            ignore_patterns=_HUB_IGNORED if weights else [*_HUB_IGNORED, "*.safetensors"],
         )
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
@@ -107,7 +107,7 @@ def _from_hub(model: ModelConfig) -> Path:
     except OSError as error:  # every transport error of the client is one; so is "not in the cache"
         raise UserError(
             f"cannot fetch {model.id} from the hub ({_first_line(error)}): fetch it where there is "
-            "network access and set source=folder, or use target=embedded."
+            "network access and set source=folder, or use target=smollm2_135m."
         ) from error
     return Path(folder)
 

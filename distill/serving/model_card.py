@@ -103,5 +103,15 @@ def _numbers_table(numbers: Mapping[str, Any]) -> str:
 def _pairs(items: Mapping[str, Any]) -> str:
     """A list of names and values, set off from what is above it; empty for nothing."""
     return (
-        "\n\n" + "\n".join(f"- {name}: {value}" for name, value in items.items()) if items else ""
+        "\n\n" + "\n".join(f"- {name}: {_text(value)}" for name, value in items.items())
+        if items
+        else ""
     )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value)) or "none"
+    return "none" if value is None else str(value)

@@ -20,11 +20,14 @@ CONTENT_TAG = "distill.content_sha256"
 
 @dataclass(frozen=True)
 class Champion:
-    """A registered version. `model_uri` follows the alias, `version_uri` never moves."""
+    """A registered version. `model_uri` follows the alias, `version_uri` never moves.
+
+    On ranks other than zero, which register nothing, `version` is None and both are the alias's.
+    """
 
     model_uri: str
     version_uri: str
-    version: int
+    version: int | None
     is_new: bool
 
 
@@ -35,12 +38,15 @@ def register_champion(
 
     The alias moves last, when every file is seen in the store with its size. The same files with
     the same tags are not registered twice: the alias goes (back) to the version there is.
-    Call it on rank zero. Raises UserError for a folder without config.json.
+    Raises UserError for a folder without config.json.
     """
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is no model folder (no config.json): register a draft's folder.")
-    client: MlflowClient = run.client
     name = tracking.registered_model
+    by_alias = f"models:/{name}@{tracking.alias}"
+    if run.silent:
+        return Champion(by_alias, by_alias, version=None, is_new=False)
+    client: MlflowClient = run.client
     _ensure_model(client, name)
     wanted = {**tags, CONTENT_TAG: content_sha256(folder)}
     version = _find_version(client, name, wanted, folder)
@@ -52,7 +58,7 @@ def register_champion(
         version = client.create_model_version(name, source, run_id=run.id, tags=wanted)
     client.set_registered_model_alias(name, tracking.alias, version.version)
     return Champion(
-        model_uri=f"models:/{name}@{tracking.alias}",
+        model_uri=by_alias,
         version_uri=f"models:/{name}/{version.version}",
         version=int(version.version),
         is_new=is_new,

@@ -24,7 +24,7 @@ def card(**changed):
         "target_id": "someone/target-1B",
         "dtype": "bfloat16",
         "numbers": NUMBERS,
-        "measurement": {"temperature": 1.0},
+        "measurement": {"sampling": {"temperature": 1.0, "top_k": None}, "k": [1, 2]},
         "lineage": {"target weights sha256": "0123"},
     }
     return render(**arguments | changed)
@@ -50,7 +50,7 @@ def test_measured_numbers_with_their_intervals_and_no_others():
     assert "1,234,567" in text
     assert "Tokens per target pass" not in text
     assert "**Verdict: ship.**" in text
-    assert "- temperature: 1.0" in text
+    assert "- sampling: temperature 1.0, top_k none\n- k: 1, 2\n" in text
     assert "- target weights sha256: 0123" in text
 
 

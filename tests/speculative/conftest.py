@@ -1,5 +1,6 @@
 """Tiny random models, one per kind of family that the engine has to carry."""
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -26,7 +27,6 @@ from transformers import (
 
 VOCABULARY = 97
 CONTEXT = 128
-PROMPTS = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(20, 37))]
 
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -124,22 +124,36 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
 LEAN = [name for name in FAMILIES if name.split("-")[0] in ("llama", "qwen2", "qwen3", "mistral")]
 
 
-@pytest.fixture(scope="session")
-def family():
-    """Models by name, built once."""
-    built: dict[str, PreTrainedModel] = {}
+@functools.cache
+def built(name: str) -> PreTrainedModel:
+    return FAMILIES[name]()
 
-    def get(name: str) -> PreTrainedModel:
-        if name not in built:
-            built[name] = FAMILIES[name]()
-        return built[name]
 
-    return get
+@pytest.fixture(params=FAMILIES)
+def any_model(request) -> PreTrainedModel:
+    return built(request.param)
+
+
+@pytest.fixture(params=LEAN)
+def lean_model(request) -> PreTrainedModel:
+    return built(request.param)
+
+
+@pytest.fixture
+def make_llama() -> Callable[..., PreTrainedModel]:
+    """Build a tiny Llama: `make_llama(seed=0, **config_changes)`."""
+    return llama
+
+
+@pytest.fixture
+def prompts() -> list[list[int]]:
+    """Three prompts of different lengths (SD-BATCH)."""
+    return [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(20, 37))]
 
 
 @pytest.fixture(scope="session")
 def target() -> PreTrainedModel:
-    return llama()
+    return built("llama")
 
 
 @pytest.fixture(scope="session")
@@ -151,6 +165,11 @@ def draft() -> PreTrainedModel:
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     return model
+
+
+@pytest.fixture
+def reference() -> Callable[[PreTrainedModel, list[int], int], list[int]]:
+    return greedy_reference
 
 
 def greedy_reference(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:

@@ -7,7 +7,7 @@ from distill.models.source import resolve_model
 from distill.schema import ModelConfig, TrackingConfig
 from distill.tracking import registry
 from distill.tracking.registry import content_sha256, register_champion
-from distill.tracking.runs import start_job
+from distill.tracking.runs import Run, SilentClient, start_job
 
 TRACKING = TrackingConfig()
 TAGS = {"alpha": "0.412", "k": "2"}
@@ -86,3 +86,9 @@ def test_the_hash_sees_names_and_bytes(folder):
     before = content_sha256(folder)
     (folder / "config.json").rename(folder / "other.json")
     assert content_sha256(folder) != before
+
+
+def test_other_ranks_register_nothing(tmp_path, folder):
+    run = Run(SilentClient(), "", "http://127.0.0.1:9")
+    champion = register_champion(folder, TRACKING, TAGS, run)
+    assert (champion.version_uri, champion.version) == ("models:/draft@champion", None)

@@ -1,0 +1,51 @@
+"""A dry run: the vocabulary, the draft and the memory of a job from configs and tokenizers, no weights needed."""
+
+import sys
+
+import torch
+from omegaconf import DictConfig
+
+from distill.models.memory import plan_memory
+from distill.models.plan import DraftPlan, plan_draft, plan_from_folder
+from distill.models.source import resolve_model
+from distill.models.vocabulary import shared_vocabulary
+from distill.pipelines.inputs import cache_root, plain
+from distill.schema import DraftConfig, ModelConfig
+
+
+def run(cfg: DictConfig) -> DraftPlan:
+    """Print the plan of the job that the same configuration would run.
+
+    Raises:
+        UserError: tokenizers that differ, or sizes that cannot be built.
+    """
+    cache = cache_root(cfg)
+    model = ModelConfig(cfg.target.source, cfg.target.id, cfg.target.revision)
+    target = resolve_model(model, cache, weights=False)
+    draft = None
+    if cfg.draft.init in ("pretrained", "ready"):
+        draft = resolve_model(ModelConfig(**plain(cfg.draft.model)), cache, weights=False)
+    vocabulary = shared_vocabulary(target, draft)
+    if draft is None:
+        plan = plan_draft(target, DraftConfig(**plain(cfg.draft)))
+    else:
+        plan = plan_from_folder(target, draft)
+    devices = _devices(cfg)
+    memory = plan_memory(
+        plan,
+        tokens_per_batch=cfg.trainer.tokens_per_batch,
+        chunk_size=cfg.objective.get("chunk_size", 128),
+        target_shards=devices if cfg.target.device_map or cfg.trainer.strategy == "fsdp" else 1,
+        draft_shards=devices if cfg.trainer.strategy == "fsdp" else 1,
+    )
+    sys.stdout.write(
+        f"shared vocabulary       {vocabulary.size} ids\n{plan.table()}\n"
+        f"over {devices} device(s) a node\n{memory.table()}\n"
+    )
+    return plan
+
+
+def _devices(cfg: DictConfig) -> int:
+    """GPUs a node: those asked for, or those seen here."""
+    seen = max(1, torch.cuda.device_count())
+    return seen if cfg.target.device_map or cfg.trainer.devices == "auto" else int(cfg.trainer.devices)

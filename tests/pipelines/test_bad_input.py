@@ -1,0 +1,82 @@
+"""Bad input: one clear line that names the remedy, before any model loads."""
+
+import json
+import shutil
+
+import pytest
+
+from .conftest import write_model
+
+
+@pytest.fixture(autouse=True)
+def no_loading(monkeypatch, target):
+    """Asks for the target first: making it is not what is forbidden."""
+
+    def fail(*_args, **_kwargs):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", fail)
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", fail)
+
+
+@pytest.fixture
+def refused(distill, capsys):
+    def run(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as stopped:
+            distill(*arguments)
+        printed = capsys.readouterr().err
+        assert stopped.value.code == 2
+        assert len(printed.splitlines()) == 1, printed
+        return printed
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [(None, "does not exist"), ("", "empty"), ('{"prompt": ""}\nnot json\n', "line 1")],
+)
+def test_prompts_file(refused, tmp_path, content, remedy):
+    path = tmp_path / "bad.jsonl"
+    if content is not None:
+        path.write_text(content)
+    assert remedy in refused("data=jsonl", f"data.source.path={path}")
+
+
+def test_draft_of_another_tokenizer(refused, tmp_path):
+    other = write_model(tmp_path / "other", swap=True)
+    said = refused("draft=ready", f"draft.model.id={other}", "pipeline=evaluate")
+    assert "40" in said
+    said = refused("draft=pretrained", "draft.model.source=folder", f"draft.model.id={other}")
+    assert "40" in said
+
+
+def test_target_without_weights(refused, target, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(target, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    assert "no weights" in refused(f"target.id={bare}")
+
+
+@pytest.mark.parametrize("ks", ["[0]", "[-1,2]", "[]"])
+def test_k_below_one(refused, ks):
+    assert "num_draft_tokens" in refused(f"evaluate.num_draft_tokens={ks}")
+
+
+def test_output_that_cannot_be_written(refused, tmp_path):
+    (tmp_path / "file").touch()
+    assert "paths.output" in refused(f"paths.output={tmp_path / 'file'}")
+
+
+def test_gpu_asked_for_and_absent(refused, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "trainer=cpu" in refused("trainer=gpu")
+
+
+def test_plan_needs_no_weights(distill, target, tmp_path, capsys):
+    bare = tmp_path / "bare"
+    shutil.copytree(target, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    distill(f"target.id={bare}", "pipeline=plan")
+    printed = capsys.readouterr().out
+    assert "258 ids" in printed
+    assert "in all, per device" in printed
+    assert json.loads((bare / "config.json").read_text())["vocab_size"] == 258

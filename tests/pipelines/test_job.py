@@ -1,0 +1,85 @@
+"""The whole road on a tiny target: every stage, its artifacts, the registry, the export, the second run."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+SUMMARY_KEYS = {
+    "target", "draft", "parameter_ratio", "alpha", "alpha_low", "alpha_high", "alpha_empirical",
+    "tokens_per_pass", "cost_ratio", "num_draft_tokens", "speedup", "speedup_low", "speedup_high",
+    "predicted_speedup", "engine_efficiency", "verdict", "train_tokens", "train_tokens_per_second",
+    "wall_seconds", "model_uri", "export_path",
+}  # fmt: skip
+
+
+def read_summary(printed: str) -> dict:
+    line = printed.strip().splitlines()[-1]
+    assert line.startswith("summary: ")
+    return json.loads(Path(line.removeprefix("summary: ")).read_text())
+
+
+@pytest.fixture
+def manifests(tmp_path):
+    def stages() -> dict[str, int]:
+        found: dict[str, int] = {}
+        for path in (tmp_path / "outputs" / "artifacts").glob("*/*/manifest.json"):
+            found[path.parent.parent.name] = found.get(path.parent.parent.name, 0) + 1
+        return found
+
+    return stages
+
+
+def test_code_job_from_nothing_and_again(distill, capsys, manifests):
+    distill()
+    first = read_summary(capsys.readouterr().out)
+    assert first.keys() >= SUMMARY_KEYS
+    assert all(not isinstance(value, dict | list) for value in first.values())
+    assert first["train_tokens"] >= 600
+    assert 0 <= first["alpha_low"] <= first["alpha"] <= first["alpha_high"] <= 1
+    exported = AutoModelForCausalLM.from_pretrained(first["export_path"], dtype=torch.float32)
+    assert exported.config.hidden_size == 32
+    assert manifests() == {"prepare": 1, "train": 1, "evaluate": 1, "export": 1}
+
+    distill()
+    again = read_summary(capsys.readouterr().out)
+    assert manifests() == {"prepare": 1, "train": 1, "evaluate": 1, "export": 1}
+    same = first.keys() - {"wall_seconds"}
+    assert {key: again[key] for key in same} == {key: first[key] for key in same}
+
+
+def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(distill, prompts, manifests):
+    arguments = ["data=jsonl", f"data.source.path={prompts}"]
+    distill(*arguments, "pipeline=train")
+    assert manifests() == {"prepare": 1, "generate": 1, "train": 1}
+    distill(*arguments, "pipeline=train", "generate.temperature=0.5")
+    assert manifests() == {"prepare": 1, "generate": 2, "train": 2}
+
+
+def test_registered_model_is_a_target_of_evaluation(distill, tmp_path, capsys):
+    distill("pipeline=register")
+    capsys.readouterr()
+    uri = f"sqlite:///{tmp_path / 'outputs' / 'mlflow.db'}"
+    distill(
+        "pipeline=evaluate",
+        "evaluate.candidates=[models:/draft@champion]",
+        f"tracking.uri={uri}",
+    )
+    assert "verdict:" in capsys.readouterr().out
+
+
+def test_the_target_as_its_own_draft_is_always_accepted(distill, target, tmp_path):
+    distill("pipeline=evaluate", "draft=ready", f"draft.model.id={target}")
+    manifest = next((tmp_path / "outputs" / "artifacts" / "evaluate").glob("*/manifest.json"))
+    counts = json.loads(manifest.read_text())["counts"]
+    assert counts["alpha"] == pytest.approx(1.0, abs=1e-6)
+    assert counts["alpha_empirical"] == 1.0
+
+
+def test_gate_fails_on_a_draft_that_is_no_use(distill, target):
+    with pytest.raises(SystemExit) as stopped:
+        distill("pipeline=evaluate", "draft=ready", f"draft.model.id={target}", "evaluate.gate=true",
+                "evaluate.margin=1000", "evaluate.num_prompts=4")  # fmt: skip
+    assert stopped.value.code == 1

@@ -1,0 +1,113 @@
+"""Both forward paths against transformers' own forward, over ragged rows."""
+
+import pytest
+import torch
+
+from distill.errors import UserError
+from distill.speculative import decode
+from distill.speculative.cache import RaggedCache
+from distill.speculative.forward import GenericForward, forward_for
+from distill.speculative.lean import LeanForward, product
+
+ROWS = [[4, 8, 15, 16, 23, 42, 9, 1, 2, 3], [7, 7, 5], [60, 61, 62, 63, 64, 65]]
+
+
+@torch.no_grad()
+def check(forward, model, *, width: int = 2, fixed: bool = False, tolerance: float = 1e-4):
+    """Prefill all but `width` tokens of every row, feed those, compare with whole rows."""
+    forward.refresh()
+    cache = RaggedCache(len(ROWS), model.device, fixed=fixed)
+    longest = max(map(len, ROWS))
+    prefix = [row[:-width] + [0] * (longest - len(row)) for row in ROWS]
+    cache.begin(longest - width)
+    forward(torch.tensor(prefix), cache, logits=False)
+    cache.advance([len(row) - width for row in ROWS])
+    cache.begin(width)
+    got = forward(torch.tensor([row[-width:] for row in ROWS]), cache)
+    for row, logits in zip(ROWS, got, strict=True):
+        expected = model(input_ids=torch.tensor([row]), use_cache=False).logits[0, -width:]
+        error = (logits - expected).norm() / expected.norm()
+        assert error < tolerance, error
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_every_family(any_model, width):
+    check(GenericForward(any_model), any_model, width=width)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_lean_equals_the_models_own_forward(lean_model, width, fixed):
+    forward = forward_for(lean_model)
+    assert isinstance(forward, LeanForward)
+    check(forward, lean_model, width=width, fixed=fixed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_lean_in_other_precisions(make_llama, dtype):
+    model = make_llama(attention_bias=True).to(dtype)
+    check(forward_for(model), model, tolerance=1e-9 if dtype == torch.float64 else 0.05)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9, 40])
+def test_bf16_products(rows):
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(1, rows, 64), torch.randn(48, 64), torch.randn(48)
+    got = product(x.bfloat16(), weight.bfloat16(), bias.bfloat16())
+    assert got.shape == (1, rows, 48)
+    torch.testing.assert_close(
+        got.float(), torch.nn.functional.linear(x, weight, bias), atol=0.4, rtol=0.02
+    )
+
+
+def test_lean_takes_weights_that_were_trained_since(make_llama):
+    model = make_llama()
+    forward = forward_for(model)
+    check(forward, model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.data = parameter.data + 0.1 * torch.randn_like(parameter)
+    check(forward, model)
+
+
+def test_what_the_lean_path_does_not_know_goes_the_general_way(make_llama):
+    gelu = make_llama(hidden_act="gelu")
+    hooked = make_llama()
+    hooked.model.layers[0].register_forward_hook(lambda *_: None)
+    for model in (gelu, hooked):
+        assert isinstance(forward_for(model), GenericForward)
+
+
+def test_eager_attention(make_llama):
+    model = make_llama(attn_implementation="eager")
+    check(GenericForward(model), model)
+
+
+def test_dynamic_rotary_scaling_is_refused(make_llama):
+    rotary = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    with pytest.raises(UserError, match="dynamic rotary"):
+        decode(make_llama(rope_parameters=rotary), [[1]])
+
+
+def test_chunked_attention_is_refused(make_llama):
+    model = make_llama()
+    model.config.layer_types = ["chunked_attention"] * 3
+    with pytest.raises(UserError, match="chunked_attention"):
+        forward_for(model)
+
+
+def test_a_model_that_cannot_prove_itself_is_refused(make_llama):
+    """Positions that ignore the cache are what an unknown family may do."""
+
+    class Forgetful(type(make_llama())):
+        def forward(self, *args, position_ids=None, **kwargs):
+            return (
+                super().forward(*args, position_ids=position_ids * 0 + 3, **kwargs)
+                if (position_ids is not None)
+                else super().forward(*args, **kwargs)
+            )
+
+    model = make_llama()
+    model.__class__ = Forgetful
+    with pytest.raises(UserError, match="ragged cache"):
+        decode(model, [[1, 2, 3]])

@@ -1,0 +1,49 @@
+"""What a user's mistake looks like: one line, the remedy in it, status 2, nothing heavy imported first."""
+
+import subprocess
+import sys
+
+import pytest
+
+from distill.cli import main
+
+
+def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["distill", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return stopped.value.code, capsys.readouterr().err  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("argument", "remedy"),
+    [
+        ("evaluate.marginn=2", "did you mean margin?"),
+        ("darft=tenth", "did you mean draft?"),
+        ("draft=tenht", "did you mean tenth?"),
+        ("+experiment=quikstart", "did you mean quickstart?"),
+        ("objective.temprature=2", "did you mean temperature?"),
+        ("+draft.hiden_size=2", "did you mean hidden_size?"),
+        ("+objective.temprature=2", "did you mean temperature?"),
+        ("budget.tokens=many", "budget.tokens"),
+        ("target=hub", "target.id"),
+        ("data=jsonl", "data.source.path"),
+        ("pipeline=trian", "did you mean train?"),
+    ],
+)
+def test_mistake_is_one_line_with_its_remedy(monkeypatch, capsys, tmp_path, argument, remedy):
+    status, printed = run(monkeypatch, capsys, argument, f"paths.output={tmp_path}")
+    assert status == 2
+    assert remedy in printed
+    assert printed.startswith("distill: ")
+    assert len(printed.splitlines()) == 1
+
+
+def test_help_does_not_import_torch():
+    script = (
+        "import sys, runpy\nsys.argv = ['distill', '--help']\n"
+        "try:\n    runpy.run_module('distill', run_name='__main__')\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules and 'mlflow' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "Configuration groups" in done.stdout

@@ -1,0 +1,52 @@
+"""Every group option and experiment composes, and every `_target_` takes what its file gives it."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+import distill.conf
+from distill import schema
+from distill.cli import check_keys, check_targets
+
+CONF = Path(distill.conf.__file__).parent
+GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ("hydra", "experiment"))
+OPTIONS = [(g, p.stem) for g in GROUPS for p in sorted((CONF / g).glob("*.yaml"))]
+EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hydra():
+    schema.register()
+    with initialize_config_module("distill.conf", version_base="1.3"):
+        yield
+
+
+def check(overrides):
+    cfg = compose("config", overrides)
+    check_keys(cfg)
+    check_targets(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_option_composes_and_binds(group, option):
+    check([f"{group}={option}"])
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_is_a_delta_that_composes(name):
+    cfg = check([f"+experiment={name}"])
+    assert cfg.name == name
+    assert len((CONF / "experiment" / f"{name}.yaml").read_text().splitlines()) <= 40
+
+
+def test_every_experiment_file_is_tried():
+    assert {"quickstart", "smollm2_chat"} <= set(EXPERIMENTS)
+    assert len(EXPERIMENTS) >= 5
+
+
+def test_schema_and_files_agree_on_types():
+    cfg = compose("config")
+    OmegaConf.merge(OmegaConf.structured(schema.Config), OmegaConf.to_container(cfg))
