@@ -20,6 +20,7 @@ from distill import schema
 from distill.errors import UserError
 
 CONF = Path(__file__).parent / "conf"
+OTHER_OUTPUT = "choose another place with paths.output=/some/folder"
 OmegaConfOrHydra = (HydraException, OmegaConfBaseException)
 
 
@@ -34,6 +35,11 @@ def main() -> None:
         _hydra_main()
     except OmegaConfOrHydra as error:
         sys.exit(_complain(explain(error)))
+    except OSError as error:
+        # Hydra makes the run's folder before any code of ours can check the place.
+        if not {"runs", "sweeps"} & set(Path(error.filename or "").parts):
+            raise
+        sys.exit(_complain(f"cannot write to {error.filename} ({error.strerror}): {OTHER_OUTPUT}"))
     except KeyboardInterrupt:
         sys.exit(_complain("stopped; the same command goes on from here", status=130))
 

@@ -86,6 +86,5 @@ def _explain(run: GreedyRun, index: int, plain: list[int], speculative: list[int
     # An output that ends where the other goes on is no matter of rounding: its gap is infinite.
     gaps = [float("inf") if token is None else (best - logits[token]).item() for token in tokens]
     eps = torch.finfo(run.target.dtype).eps
-    return Divergence(
-        index, shared, *tokens, max(gaps), ROUNDINGS * eps * logits.abs().max().item()
-    )
+    tolerance = ROUNDINGS * eps * logits.abs().max().item()
+    return Divergence(index, shared, tokens[0], tokens[1], max(gaps), tolerance)

@@ -80,18 +80,18 @@ def _acceptance(rule: Rule, drafts: Tensor, q: Tensor, p: Tensor, n: int) -> Ten
 def _final(rule: Rule, drafts: Tensor, q: Tensor, p: Tensor, n: int) -> Tensor:
     """[R, V]: law of the token that ends a round of n accepted drafts (any, if none can end so)."""
     R, V, K = len(drafts), p.shape[-1], drafts.shape[1]
-    uniforms = torch.zeros(R, K + 1, dtype=torch.float64)
+    bound = torch.arange(V - 1).repeat(R)  # every row once for each token but the last
+    drafts, q, p = (rows.repeat_interleave(V - 1, dim=0) for rows in (drafts, q, p))
+    uniforms = torch.zeros(len(drafts), K + 1, dtype=torch.float64)
     if n < K:
         uniforms[:, n] = LAST
-    cumulative: list[Tensor] = []
-    for token in range(V - 1):
 
-        def at_most(u: Tensor, token: int = token) -> Tensor:
-            uniforms[:, K] = u
-            return _judge(rule, drafts, q, p, uniforms).next_token <= token
+    def at_most(u: Tensor) -> Tensor:
+        uniforms[:, K] = u
+        return _judge(rule, drafts, q, p, uniforms).next_token <= bound
 
-        cumulative.append(_turning_point(at_most, R))
-    edges = torch.stack([torch.zeros(R), *cumulative, torch.ones(R)], dim=1).double()
+    cumulative = _turning_point(at_most, len(drafts)).view(R, V - 1)
+    edges = torch.cat([torch.zeros(R, 1), cumulative, torch.ones(R, 1)], dim=1)
     return edges.diff(dim=1)
 
 

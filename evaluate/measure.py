@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from distill.errors import UserError
+from distill.evaluate.racing import race
 from distill.evaluate.records import PLAIN, Arm, Measurement, Prompt, write_rows
 from distill.evaluate.select import TableRow, champion, tabulate
 from distill.evaluate.speed import Bench, Load, Progress, measure
@@ -70,20 +71,24 @@ def measure_candidates(
     bootstrap: int,
     margin: float,
     progress: Progress,
+    racing: bool = False,
 ) -> Evaluation:
     """Decode `prompts` with the target alone and with every candidate at every k, and judge.
 
     A candidate is a draft model or a drafter. Rows are kept under `folder`/batches as they come;
     the same call goes on after a kill; all rows end in `folder`/measurements.parquet. UserError for
     an empty list of prompts, candidates or k, a k below 1, or a prompt id that comes twice.
+    racing: candidates that can no longer win stop decoding.
     """
     _check(candidates, prompts, num_draft_tokens)
     bench = Bench(target, {name: _drafter(one) for name, one in candidates.items()})
     load = Load(sampling, max_new_tokens, tuple(eos_token_ids), batch_size, vocabulary_size, seed)
     arms = [Arm(name, k) for name in candidates for k in num_draft_tokens]
-    rows = measure(bench, prompts, lambda _: arms, load, folder / "batches", progress)
+    pooling = Bootstrap(bootstrap, seed)
+    entrants = race(arms, pooling) if racing else lambda _: arms
+    rows = measure(bench, prompts, entrants, load, folder / "batches", progress)
     write_rows(folder / MEASUREMENTS, rows)
-    return conclude(rows, Bootstrap(bootstrap, seed), margin)
+    return conclude(rows, pooling, margin)
 
 
 def conclude(rows: list[Measurement], bootstrap: Bootstrap, margin: float) -> Evaluation:

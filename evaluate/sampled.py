@@ -1,4 +1,4 @@
-"""Real samples of the engine against the exact law of a small model: Pearson's χ² over joint tokens.
+"""Samples of the real engine against the exact law of a small model: χ² over joint tokens.
 
 Shapes: V vocabulary.
 """
@@ -46,7 +46,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Fit:
-    """Pearson's statistic and its chance under the exact law. Zero chance: an impossible outcome came."""
+    """Pearson's statistic and its chance under the law; 0 if an impossible outcome came."""
 
     samples: int
     outcomes: int

@@ -123,7 +123,7 @@ def _chunks(model: PreTrainedModel, tokens: list[int], first: int) -> Iterator[T
             f"a held-out row of {len(tokens)} tokens is longer than the context of a candidate "
             f"({runner.context_limit}): lower data.max_length"
         )
-    runner.prefill([tokens[: first + 1]])
+    runner.prefill([tokens[: first + 1]], longest=len(tokens))
     for start in range(first, len(tokens), CHUNK):
         ids = torch.tensor([tokens[start : start + CHUNK]], device=runner.device)
         logits = runner.run(ids)

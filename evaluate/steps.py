@@ -24,6 +24,8 @@ Step = Callable[[], None]
 
 DRAFTED = 4
 """Draft steps are timed in rounds of so many, as they come in decoding."""
+ROOM = 64
+"""Positions kept free behind the context, as a decoding of so many tokens would."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def verify_steps(target: PreTrainedModel, widths: list[int], setting: Setting) -
     """For each width a pass over that many tokens and its judgement; width 1 is plain decoding."""
     batch = _batch(target, setting)
     runner = Runner(target)
-    runner.prefill(batch.contexts)
+    runner.prefill(batch.contexts, batch.longest)
     return {width: _verify_step(runner, batch, setting, width) for width in widths}
 
 
@@ -107,8 +109,13 @@ def _batch(model: PreTrainedModel, setting: Setting) -> Batch:
     B, context = setting.batch_size, setting.context
     tokens = torch.randint(setting.vocabulary_size, (B, context)).tolist()
     distribution = Distribution([setting.sampling] * B, [context] * B, (), model.device)
-    uniforms = torch.zeros(B, DRAFTED, device=model.device)
-    return Batch(tokens, distribution, setting.vocabulary_size, uniforms)
+    return Batch(
+        contexts=tokens,
+        distribution=distribution,
+        vocabulary=setting.vocabulary_size,
+        longest=context + ROOM,
+        uniforms=torch.zeros(B, DRAFTED, device=model.device),
+    )
 
 
 def _clock(device: torch.device) -> float:

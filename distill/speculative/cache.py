@@ -51,9 +51,9 @@ class RaggedCache(Cache):
         self.uniform_start: int | None = None
 
     def reserve(self, length: int) -> None:
-        """Make room for rows of `length` positions, in whole blocks."""
+        """Make room for rows of `length` positions (in whole blocks where shapes are fixed)."""
         if length > self.capacity:
-            self.capacity = -(-length // BLOCK) * BLOCK
+            self.capacity = _whole_blocks(length) if self._fixed else length
             self.generation += 1
             self._keys = [_grown(keys, self.capacity) for keys in self._keys]
             self._values = [_grown(values, self.capacity) for values in self._values]
@@ -62,14 +62,15 @@ class RaggedCache(Cache):
         """Fix where the next `width` positions of every row will be written."""
         fixed = self._fixed and width <= STEP_WIDTH
         self.span = max(self.lengths) + width
-        self.reserve(self.span)
+        if self.span > self.capacity:
+            self.reserve(_whole_blocks(self.span))
         # Rows that stand at one length (a batch of one, above all) are written as a slice.
         uniform = min(self.lengths) == max(self.lengths) and not fixed
         self.uniform_start = self.lengths[0] if uniform else None
         start = torch.tensor(self.lengths, device=self.device)
         self.positions = start[:, None] + torch.arange(width, device=self.device)
         if fixed:
-            self.span = -(-self.span // BLOCK) * BLOCK
+            self.span = _whole_blocks(self.span)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -117,6 +118,10 @@ class RaggedCache(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return max(self.lengths)
+
+
+def _whole_blocks(length: int) -> int:
+    return -(-length // BLOCK) * BLOCK
 
 
 def _empty_like(states: Tensor, capacity: int) -> Tensor:

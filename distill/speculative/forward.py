@@ -74,8 +74,8 @@ class GenericForward:
         self._eager = is_eager(model)
         self._limit = context_limit(model)
         accepted = inspect.signature(model.forward).parameters
-        # transformers 5.2x renames the argument `past_key_values` to `cache`.
-        self._cache_name = "cache" if "cache" in accepted else "past_key_values"
+        # transformers renamed this argument on the way from 5.17 to 5.24.
+        self._cache_name = "past_key_values" if "past_key_values" in accepted else "cache"
         self._keeps_last = "logits_to_keep" in accepted
 
     def refresh(self) -> None:

@@ -59,14 +59,16 @@ def half_right(dtype: torch.dtype = torch.float32) -> GreedyRun:
 
 def test_one_draft_by_hand() -> None:
     # p = [.5,.3,.2], q = [.2,.3,.5]: alpha 0.7; a rejection always ends in token 0
-    p = [torch.tensor([0.5, 0.3, 0.2]).double(), torch.full((3, 3), 1 / 3).double()]
-    q = [torch.tensor([0.2, 0.3, 0.5]).double()]
+    def table(rows: list) -> torch.Tensor:
+        return torch.tensor(rows, dtype=torch.float64)
+
+    p = [table([0.5, 0.3, 0.2]), table([[0.6, 0.2, 0.2]] * 3)]
+    q = [table([0.2, 0.3, 0.5])]
     law = emitted_law(speculative_rule, p, q)
     torch.testing.assert_close(law.sum(1), p[0], atol=1e-12, rtol=0)
     # without the residual: 0.3 rejected and drawn from p: .2 + .15, .3 + .09, .2 + .06
     wrong = emitted_law(without_residual, p, q).sum(1)
-    expected = torch.tensor([0.35, 0.39, 0.26]).double()
-    torch.testing.assert_close(wrong, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(wrong, table([0.35, 0.39, 0.26]), atol=1e-12, rtol=0)
 
 
 def test_enumeration_passes_the_rule_and_no_fault() -> None:

@@ -153,8 +153,11 @@ def test_fp32_parameters_with_bf16_products() -> None:
     pair = Pair(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss, _ = pair.fused(compute_dtype=torch.bfloat16)
-        exact, _ = pair.fused()  # autocast outside does not reach in
+        exact, _ = pair.fused()
     plain = forward_kl(*pair.logits()).sum()
+    found, expected = pair.gradients(exact), pair.gradients(plain)
+    # The caller's autocast does not reach in: it would round the gradients' products too.
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(found, expected, strict=True))
     assert loss.item() == pytest.approx(plain.item(), rel=0.02)
     assert exact.item() == pytest.approx(plain.item(), rel=1e-5)
     assert all(gradient.dtype == torch.float32 for gradient in pair.gradients(loss))

@@ -22,6 +22,7 @@ def no_loading(monkeypatch, target):
 @pytest.fixture
 def refused(distill, capsys):
     def run(*arguments: str) -> str:
+        capsys.readouterr()  # what making the test's models printed
         with pytest.raises(SystemExit) as stopped:
             distill(*arguments)
         printed = capsys.readouterr().err

@@ -163,7 +163,7 @@ def draft() -> PreTrainedModel:
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+            parameter.add_(0.015 * torch.randn_like(parameter))
     return model
 
 

@@ -59,6 +59,7 @@ def main(folder: Path) -> None:
         precision="32-true",
         checkpoints=2,
         resume_every_seconds=0.0,
+        gradient_clip=0.0,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "scale_and_clip", recorded)

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from distill.losses import forward_kl
+from distill.training import module
 from distill.training.gradients import scale_and_clip
 from distill.training.meter import Meter
 
@@ -67,3 +69,27 @@ def test_a_window_without_supervised_tokens_changes_nothing(tiny, tmp_path, monk
         result, weights = one_step(tiny, tmp_path / name, monkeypatch, windows, tokens=4)
         assert (result["steps"], result["train_tokens"]) == (plain["steps"], 4)
         assert torch.equal(weights, expected)
+
+
+def test_the_optimizer_sees_the_gradient_of_the_mean(tiny, tmp_path, monkeypatch) -> None:
+    seen: list[torch.Tensor] = []
+
+    def recorded(parameters: Any, scale: float, max_norm: float) -> float:
+        parameters = list(parameters)
+        norm = scale_and_clip(parameters, scale, max_norm=0.0)
+        seen.append(torch.cat([p.grad.flatten() for p in parameters]))
+        return norm
+
+    monkeypatch.setattr(module, "scale_and_clip", recorded)
+    rows = [tiny.micro_batch(1, [tiny.marks(1)]), tiny.micro_batch(2, [tiny.marks(3)])]
+    one_step(tiny, tmp_path, monkeypatch, [rows], tokens=4)
+
+    draft, target = tiny.llama(16, seed=1), tiny.llama(32, seed=0)
+    losses = []
+    for row in rows:
+        wanted = row["supervised"][0, 1:]  # the state before a supervised token predicts it
+        q, p = (m(input_ids=row["input_ids"]).logits[0, :-1][wanted] for m in (draft, target))
+        losses.append(forward_kl(q, p.detach()))
+    torch.cat(losses).mean().backward()
+    expected = torch.cat([p.grad.flatten() for p in draft.parameters()])
+    torch.testing.assert_close(seen[0], expected, rtol=1e-4, atol=1e-6)

@@ -44,6 +44,15 @@ def test_training_learns(tiny, tmp_path, monkeypatch) -> None:
     assert last[1]["alpha"] > last[0]["alpha"]
 
 
+def truncated(content: bytes) -> bytes:
+    return content[:-1000]
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes(b ^ 255 for b in content[middle:][:64]) + content[middle + 64 :]
+
+
 class Stop:
     """Sends a signal to this process in the middle of the window at `position`."""
 
@@ -103,15 +112,16 @@ def test_finished_training_is_not_trained_again(tiny, tmp_path, monkeypatch) -> 
     assert torch.equal(weights(draft), weights(other))
 
 
+@pytest.mark.parametrize("damage", [truncated, flipped])
 def test_damaged_newest_checkpoint_falls_back_to_the_one_before(
-    tiny, tmp_path, monkeypatch, caplog
+    tiny, tmp_path, monkeypatch, caplog, damage
 ) -> None:
     always = TrainerConfig(
         accelerator="cpu", precision="32-true", checkpoints=2, resume_every_seconds=0.0
     )
     whole, draft, _ = tiny.train(tmp_path, monkeypatch, trainer=always)
     latest = tmp_path / "resume" / "latest.ckpt"
-    latest.write_bytes(latest.read_bytes()[:-1000])
+    latest.write_bytes(damage(latest.read_bytes()))
     again, other, rest = tiny.train(tmp_path, monkeypatch, trainer=always)
     assert "damaged" in caplog.text
     assert rest.seen[0] == 7  # the eighth window is done again
