@@ -48,4 +48,6 @@ def run(cfg: DictConfig) -> DraftPlan:
 def _devices(cfg: DictConfig) -> int:
     """GPUs a node: those asked for, or those seen here."""
     seen = max(1, torch.cuda.device_count())
-    return seen if cfg.target.device_map or cfg.trainer.devices == "auto" else int(cfg.trainer.devices)
+    return (
+        seen if cfg.target.device_map or cfg.trainer.devices == "auto" else int(cfg.trainer.devices)
+    )

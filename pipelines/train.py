@@ -9,11 +9,11 @@ import torch
 from omegaconf import DictConfig
 
 from distill.artifacts import Artifact
-from distill.data.corpus import load_corpus
+from distill.data.corpus import load_corpus, token_counts
 from distill.data.datamodule import CorpusDataModule
 from distill.models.draft import initialise_draft, load_draft
 from distill.models.plan import plan_draft
-from distill.models.svd import measure_statistics
+from distill.models.svd import HeadStatistics, measure_statistics
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines import generate
 from distill.pipelines.inputs import (
@@ -101,14 +101,16 @@ def make_draft(
         parameters = sum(p.numel() for p in draft.parameters())
         return draft, f"{cfg.draft.model.id}: {parameters / 1e6:.2f} M parameters"
     plan = plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
-    rows = load_corpus(corpus.path)["train"]
-    sample = rows.select(range(min(STATISTICS_ROWS, len(rows))))
-    counts = torch.bincount(
-        torch.cat([torch.tensor(row["input_ids"]) for row in rows]),
-        minlength=plan.config.vocab_size,
+    draft = initialise_draft(
+        plan, cfg.draft.init, target_folder(cfg), cfg.seed, _statistics(target, corpus)
     )
-    statistics = measure_statistics(
-        target, (torch.tensor([row["input_ids"]]) for row in sample), counts
-    )
-    draft = initialise_draft(plan, cfg.draft.init, target_folder(cfg), cfg.seed, statistics)
     return draft, plan.table()
+
+
+def _statistics(target: "PreTrainedModel", corpus: Artifact) -> HeadStatistics:
+    """What the draft will have to predict: token counts of the training rows, hidden states of some."""
+    rows = load_corpus(corpus.path)["train"]
+    counts = torch.from_numpy(token_counts(rows, target.config.get_text_config().vocab_size))
+    sample = rows.select(range(min(STATISTICS_ROWS, len(rows))))
+    sequences = (torch.tensor([row["input_ids"]]) for row in sample)
+    return measure_statistics(target, sequences, counts)

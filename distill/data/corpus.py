@@ -134,6 +134,13 @@ def row_lengths(split: datasets.Dataset) -> np.ndarray:
     return compute.list_value_length(table["input_ids"]).to_numpy().astype(np.int64)  # type: ignore[attr-defined]
 
 
+def token_counts(split: datasets.Dataset, vocabulary_size: int) -> np.ndarray:
+    """How often each id [vocabulary_size] stands in the split."""
+    column = split.with_format("arrow")[:]["input_ids"]  # type: ignore[index]
+    tokens = np.concatenate([chunk.flatten().to_numpy() for chunk in column.chunks])
+    return np.bincount(tokens, minlength=vocabulary_size)
+
+
 def supervised_counts(split: datasets.Dataset) -> np.ndarray:
     """Supervised tokens of each row [rows]: those at positions >= max(prompt_length, 1)."""
     begins = np.maximum(np.asarray(split["prompt_length"], dtype=np.int64), 1)
