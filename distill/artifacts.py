@@ -1,7 +1,7 @@
-"""A stage's output folder: fingerprinted, committed whole, up to date or redone, resumable in between.
+"""A stage's output folder: fingerprinted, committed whole, resumable until then.
 
-`<output>/artifacts/<stage>/<fingerprint>/` appears only when it is complete. While a stage works, the folder
-is called `<fingerprint>.partial` and survives a kill, so that the stage can go on where it stopped.
+`<output>/artifacts/<stage>/<fingerprint>/` appears only when it is complete. While a stage works,
+the folder is called `<fingerprint>.partial` and survives a kill, so that the stage goes on.
 """
 
 import hashlib
@@ -45,8 +45,8 @@ class Artifact:
 def fingerprint(stage: str, settings: Mapping[str, Any], inputs: Sequence[Artifact]) -> str:
     """Hash of everything that decides a stage's content: its settings and its inputs' fingerprints.
 
-    Library versions are recorded in the manifest but left out of the hash: an upgrade must not silently
-    throw away hours of training. `force=true` redoes a stage.
+    Library versions are in the manifest but not in the hash: an upgrade must not silently throw
+    away hours of training. `force=true` redoes a stage.
     """
     identity = {"stage": stage, "settings": settings, "inputs": [i.fingerprint for i in inputs]}
     text = json.dumps(identity, sort_keys=True, default=str)
@@ -70,9 +70,9 @@ def build(
         root: output root of all runs.
         settings: plain values that decide the content (JSON-able).
         inputs: artifacts the stage reads.
-        produce: fills the folder it is given and returns its counts; may find its own earlier, unfinished work.
+        produce: fills the folder and returns its counts; may find its own unfinished work there.
         force: redo even when up to date.
-        collective: all ranks of a distributed job work on it together; else rank zero does and the others wait.
+        collective: all ranks work on it together; else rank zero does and the others wait.
 
     Raises:
         UserError: the output root cannot be written.
@@ -93,7 +93,7 @@ def build(
 
 
 def rank() -> int:
-    """This process's rank in a distributed job, from what torchrun, Slurm or Lightning's launcher set."""
+    """This process's rank, from what torchrun, Slurm or Lightning's launcher set."""
     names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), 0))
 

@@ -1,4 +1,4 @@
-"""The command line: compose the configuration, refuse what cannot work, run the pipeline asked for."""
+"""The command line: compose the configuration, refuse what cannot work, run the pipeline."""
 
 import difflib
 import inspect
@@ -29,7 +29,7 @@ def main() -> None:
     schema.register()
     # Hydra then raises instead of printing, and the one place that words errors is here.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    # The target and its tokenizer are used from one process: a forked worker would only warn about it.
+    # Nothing here forks after tokenizing; without this the tokenizers library warns about it.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         _hydra_main()
@@ -58,7 +58,7 @@ def _hydra_main(cfg: DictConfig) -> None:
 
 
 def check_keys(cfg: DictConfig) -> None:
-    """Refuse keys that the schema does not know; Hydra lets `+key=value` add them, and nothing would read them.
+    """Refuse keys that nothing would read; Hydra lets `+key=value` add them.
 
     Raises:
         UserError: naming the key and the nearest one that exists.

@@ -1,7 +1,7 @@
 """The configuration as dataclasses: one per group. A typo fails while Hydra composes.
 
-Nothing heavy is imported here: `python -m distill --help` must answer at once. Nodes with a `_target_`
-(`pipeline`, `data.source`, `objective`) name the function or class that is called, with its own arguments;
+Nothing heavy is imported here: `python -m distill --help` must answer at once. Nodes with a
+`_target_` (`pipeline`, `data.source`, `objective`) name what is called, with its own arguments;
 `distill.cli` binds them to the signature before any stage runs.
 """
 
@@ -33,7 +33,7 @@ class TargetConfig(ModelConfig):
     device_map: str | None = None
     """`auto` spreads one copy of the target over the visible GPUs (70B-class)."""
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Mode flags of the serving template, such as `enable_thinking: false`; part of the template hash."""
+    """Mode flags of the serving template, such as `enable_thinking: false`; part of its hash."""
     system_prompt: str | None = None
 
 
@@ -71,7 +71,7 @@ class DataConfig:
 
 @dataclass
 class GenerateConfig:
-    """How the target answers prompts that have no text. `enabled: false` keeps the rows' own text."""
+    """How the target answers prompts that have no text. `enabled: false`: it does not."""
 
     enabled: bool = True
     temperature: float = 1.0
@@ -94,7 +94,7 @@ class OptimizerConfig:
 
 @dataclass
 class ScheduleConfig:
-    """Learning-rate factor as a function of the budget spent. name: `cosine`, `wsd` or `constant`."""
+    """Learning-rate factor over the budget spent. name: `cosine`, `wsd` or `constant`."""
 
     name: str = "cosine"
     warmup: float = 0.05
@@ -105,8 +105,10 @@ class ScheduleConfig:
 
 @dataclass
 class TrainerConfig:
-    """What `lightning.Trainer` is given, and the batch: one optimiser step sees `tokens_per_step` tokens
-    on each rank, in micro-batches of at most `tokens_per_batch`.
+    """What `lightning.Trainer` is given, and the batch.
+
+    One optimiser step sees at most `tokens_per_step` tokens on each rank, in micro-batches of at
+    most `tokens_per_batch`.
     """
 
     accelerator: str = "auto"
@@ -151,7 +153,7 @@ class EvaluateConfig:
     """Real speculative decoding over held-out prompts."""
 
     candidates: list[str] = field(default_factory=list)
-    """Draft folders or MLflow URIs to measure; empty means the checkpoints of this config's training."""
+    """Draft folders or MLflow URIs to measure; empty: this job's own checkpoints."""
     max_candidates: int = 3
     """Decoded for real: the best by teacher-forced alpha on held-out rows, and always the last."""
     num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4])

@@ -10,14 +10,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from distill.errors import UserError
-from distill.evaluate.records import (
-    PLAIN_ARM,
-    Arm,
-    Measurement,
-    Prompt,
-    read_rows,
-    write_rows,
-)
+from distill.evaluate.records import PLAIN_ARM, Arm, Measurement, Prompt, read_rows, write_rows
 from distill.evaluate.statistics import merge_rows
 from distill.speculative import Drafter, Output, Sampling, decode
 

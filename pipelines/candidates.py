@@ -1,4 +1,4 @@
-"""The drafts an evaluation measures: those named, the one that is ready, or a training's checkpoints."""
+"""The drafts to measure: those named, the one that is ready, or a training's checkpoints."""
 
 from dataclasses import dataclass
 from pathlib import Path

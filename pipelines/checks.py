@@ -37,8 +37,8 @@ def _check_evaluation(cfg: DictConfig) -> None:
     wrong = [k for k in cfg.evaluate.num_draft_tokens if k < 1]
     if wrong or not cfg.evaluate.num_draft_tokens:
         raise UserError(
-            f"evaluate.num_draft_tokens={list(cfg.evaluate.num_draft_tokens)}: a round drafts at least one token; "
-            "give values from 1 up, such as [1,2,3,4]"
+            f"evaluate.num_draft_tokens={list(cfg.evaluate.num_draft_tokens)}: a round drafts at "
+            "least one token; give values from 1 up, such as [1,2,3,4]"
         )
     for name in ("num_prompts", "max_new_tokens", "batch_size", "max_candidates"):
         if cfg.evaluate[name] < 1:

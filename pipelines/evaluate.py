@@ -41,7 +41,7 @@ TABLE = "table.txt"
 
 @as_job
 def run(cfg: DictConfig) -> Artifact:
-    """Counts hold the champion's numbers, its folder and the verdict; the folder holds every measurement.
+    """Counts hold the champion's numbers, folder and verdict; the folder every measurement.
 
     Raises:
         UserError: nothing to measure, or a candidate of another tokenizer.

@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 from distill.artifacts import write_json
 from distill.pipelines import evaluate, export, register, train
 from distill.pipelines.candidates import trains
-from distill.pipelines.inputs import plain
 from distill.pipelines.stage import as_job, current_job
 from distill.tracking.runs import numbers
 
@@ -20,7 +19,7 @@ SUMMARY = "summary.json"
 
 @as_job
 def run(cfg: DictConfig) -> dict[str, Any]:
-    """Distil, evaluate, register and export; ends with the table, the verdict and `summary: <path>`."""
+    """Distil, evaluate, register, export; ends with table, verdict and `summary: <path>`."""
     started = time.monotonic()
     measured = evaluate.run(cfg)
     champion = register.run(cfg)

@@ -33,7 +33,7 @@ def target_config(cfg: DictConfig) -> TargetConfig:
 
 
 def target_folder(cfg: DictConfig) -> Path:
-    """The target as a local Hugging Face folder: fetched or converted on first use, checked, not loaded."""
+    """The target as a local folder: fetched or converted on first use, checked, not loaded."""
     return _folder(_model(cfg.target), cache_root(cfg), "target")
 
 

@@ -1,4 +1,4 @@
-"""A dry run: the vocabulary, the draft and the memory of a job from configs and tokenizers, no weights needed."""
+"""A dry run: vocabulary, draft and memory from configs and tokenizers; no weights needed."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Stage `prepare`: rows of the source, tokenised once with the target's tokenizer, split three ways."""
+"""Stage `prepare`: rows of the source, tokenised once, split three ways."""
 
 from pathlib import Path
 from typing import Any

@@ -18,7 +18,7 @@ MEASURED = ("verdict", "alpha", "alpha_low", "alpha_high", "speedup", "speedup_l
 
 @as_job
 def run(cfg: DictConfig) -> Champion:
-    """A version of the champion's folder with alias and tags; the same champion is not registered twice."""
+    """A version of the champion's folder; the same champion is not registered twice."""
     measured = evaluate.run(cfg)
     with current_job().stage("register") as stage:
         return register_champion(
@@ -30,7 +30,7 @@ def run(cfg: DictConfig) -> Champion:
 
 
 def lineage(cfg: DictConfig, measured: Artifact) -> dict[str, Any]:
-    """What the champion came from and what it was measured to do: the tags of a version, the facts of a card."""
+    """What the champion came from and what it does: tags of a version, facts of a card."""
     target = target_identity(cfg)
     git = git_state()
     return {

@@ -41,7 +41,7 @@ def open_job(cfg: DictConfig) -> Iterator[Job]:
 
 
 def as_job(stage: Callable[[DictConfig], T]) -> Callable[[DictConfig], T]:
-    """A stage that was asked for by itself first checks everything and opens the job; else it joins the open one."""
+    """Asked for by itself, a stage checks everything and opens the job; else it joins the open one."""
 
     @wraps(stage)
     def run(cfg: DictConfig) -> T:
@@ -71,7 +71,7 @@ def run_stage(
 ) -> Artifact:
     """The stage's artifact; stages ask for their inputs, so several may ask for the same one.
 
-    `produce` gets the folder to fill and the stage's MLflow run, and returns the counts of the manifest.
+    `produce` gets the folder to fill and the stage's MLflow run; it returns the manifest's counts.
     """
     opened = _open.get()
     digest = fingerprint(stage, settings, inputs)

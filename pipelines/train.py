@@ -108,7 +108,7 @@ def make_draft(
 
 
 def _statistics(target: "PreTrainedModel", corpus: Artifact) -> HeadStatistics:
-    """What the draft will have to predict: token counts of the training rows, hidden states of some."""
+    """What the draft will have to predict, from training rows only: counts and hidden states."""
     rows = load_corpus(corpus.path)["train"]
     counts = torch.from_numpy(token_counts(rows, target.config.get_text_config().vocab_size))
     sample = rows.select(range(min(STATISTICS_ROWS, len(rows))))

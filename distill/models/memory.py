@@ -1,8 +1,8 @@
 """Memory of a training job on paper, before any weight is fetched.
 
-Assumptions: bf16 target; fp32 draft weights, gradients and two AdamW moments; bf16 activations kept for the
-backward, about 16 values of the hidden width and 3 of the intermediate one per token and layer; three chunk buffers
-of logits in fp32 (the loss never holds more).
+Assumptions: bf16 target; fp32 draft weights, gradients and two AdamW moments; bf16 activations kept
+for the backward, about 16 values of the hidden width and 3 of the intermediate one per token and
+layer; three chunk buffers of logits in fp32 (the loss never holds more).
 """
 
 from dataclasses import dataclass
@@ -39,9 +39,14 @@ class MemoryPlan:
 
 
 def plan_memory(
-    plan: DraftPlan, *, tokens_per_batch: int, chunk_size: int, target_shards: int, draft_shards: int
+    plan: DraftPlan,
+    *,
+    tokens_per_batch: int,
+    chunk_size: int,
+    target_shards: int,
+    draft_shards: int,
 ) -> MemoryPlan:
-    """Per device, with the target's weights over `target_shards` devices and the draft's over `draft_shards`."""
+    """Per device; the weights of each model may be spread over several."""
     config = plan.config
     per_token = config.num_hidden_layers * (16 * config.hidden_size + 3 * intermediate_size(config))
     return MemoryPlan(

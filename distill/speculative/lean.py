@@ -16,6 +16,7 @@ Shapes: B rows, S new positions, H query heads, G key/value heads, D head width,
 positions, V vocabulary.
 """
 
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCaus
 STEADY_ROTARY = ("default", "linear", "llama3", "yarn")
 # Up to this many rows a bf16 product on a CPU is bound by reading the weight.
 FEW_ROWS = 16
+CACHE_LINE = 64
 
 
 def supports(model: PreTrainedModel) -> bool:
@@ -68,6 +70,20 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     else:
         result = torch.mm(weight, x.reshape(B * S, -1).T).T.reshape(B, S, -1)
     return result if bias is None else result + bias
+
+
+def align(*modules: nn.Module) -> None:
+    """Move weights on a CPU to cache-line boundaries, in place; values and parameters stay the same.
+
+    safetensors maps a file as it lies, mostly 8 bytes past a boundary: reading that is slower by
+    about an eighth. Storage that two different parameters share is left alone.
+    """
+    parameters = {id(p): p for module in modules for p in module.parameters()}.values()
+    owners = Counter(p.untyped_storage().data_ptr() for p in parameters)
+    for parameter in parameters:
+        alone = owners[parameter.untyped_storage().data_ptr()] == 1
+        if parameter.device.type == "cpu" and parameter.data_ptr() % CACHE_LINE and alone:
+            parameter.data = parameter.data.clone()
 
 
 class Norm(NamedTuple):
@@ -131,6 +147,7 @@ class LeanForward:
 
     def refresh(self) -> None:
         """Take the current weights: they may have been trained, cast or moved since."""
+        align(self._inner, self._output)
         modules = list(self._inner.layers)[: len(self._windows)]
         current = [_layer(m, w) for m, w in zip(modules, self._windows, strict=True)]
         self._embedding = self._inner.embed_tokens.weight

@@ -24,6 +24,9 @@ from transformers.generation.logits_process import (
 
 from distill.speculative.sampling import Sampling
 
+# A nucleus is first looked for among this many of the most likely tokens.
+NUCLEUS_SEARCH = 512
+
 
 class OutputPenalty(LogitsProcessor):
     """logit(x) −= frequency·count(x) + presence·[count(x) > 0], counts over the output so far.
@@ -42,6 +45,26 @@ class OutputPenalty(LogitsProcessor):
             1, output, torch.ones_like(output, dtype=scores.dtype)
         )
         return scores - self.frequency * counts - self.presence * (counts > 0)
+
+
+class NucleusWarper(TopPLogitsWarper):
+    """transformers' top-p, without sorting the vocabulary where a few tokens already hold the mass.
+
+    A token stays if the tokens above it hold less than top_p.
+    """
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        if scores.shape[-1] <= NUCLEUS_SEARCH:
+            return super().__call__(input_ids, scores)
+        highest, tokens = scores.topk(NUCLEUS_SEARCH)
+        mass = (highest - scores.logsumexp(-1, keepdim=True)).exp()
+        above = mass.cumsum(-1) - mass
+        if not bool((above[:, -1] >= self.top_p).all()):
+            return super().__call__(input_ids, scores)
+        kept = highest.masked_fill(above >= self.top_p, self.filter_value)
+        kept[:, 0] = highest[:, 0]
+        filtered = torch.full_like(scores, self.filter_value).scatter_(-1, tokens, kept)
+        return cast("torch.FloatTensor", filtered)
 
 
 def context_processors(
@@ -71,7 +94,7 @@ def warpers(sampling: Sampling) -> LogitsProcessorList:
     if sampling.top_k > 0:
         chain.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
-        chain.append(TopPLogitsWarper(float(sampling.top_p)))
+        chain.append(NucleusWarper(float(sampling.top_p)))
     if sampling.min_p > 0:
         chain.append(MinPLogitsWarper(float(sampling.min_p)))
     return chain

@@ -49,3 +49,12 @@ def test_nobody_leaves_before_there_is_evidence(full) -> None:
 def test_who_left_stays_out_after_a_resume(full) -> None:
     rows, left = run_race(full)
     assert race(ARMS, BOOTSTRAP)(rows[::-1]) == left
+
+
+def test_two_that_cannot_be_told_apart_both_go_on(simulated) -> None:
+    twins = [Arm("one", 3), Arm("two", 3)]
+    rows = {}
+    for seed, arm in enumerate(twins):
+        for row in simulated(20, 3, 0.7, 0.05, seed=seed, candidate=arm.candidate):
+            rows.setdefault((row.candidate, row.unit), row)
+    assert race(twins, BOOTSTRAP)(list(rows.values())) == twins

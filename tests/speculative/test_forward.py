@@ -70,6 +70,22 @@ def test_lean_takes_weights_that_were_trained_since(make_llama):
     check(forward, model)
 
 
+def test_alignment_keeps_values_and_ties(make_llama):
+    """One weight starts 8 bytes past a cache line; two others share storage and must go on doing so."""
+    model = make_llama()
+    up, down = model.model.layers[0].mlp.up_proj, model.model.layers[0].mlp.down_proj
+    values = up.weight.detach().clone()
+    buffer = torch.empty(values.numel() + 32)
+    shift = next(n for n in range(32) if buffer[n:].data_ptr() % 64 == 8)
+    up.weight.data = buffer[shift : shift + values.numel()].view_as(values).copy_(values)
+    tied = model.model.layers[1].mlp.down_proj
+    tied.weight.data = down.weight.data
+    check(forward_for(model), model)
+    assert up.weight.data_ptr() % 64 == 0
+    torch.testing.assert_close(up.weight.detach(), values, rtol=0, atol=0)
+    assert tied.weight.data_ptr() == down.weight.data_ptr()
+
+
 def test_what_the_lean_path_does_not_know_goes_the_general_way(make_llama):
     gelu = make_llama(hidden_act="gelu")
     hooked = make_llama()

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, TopPLogitsWarper
 
 from distill.errors import UserError
 from distill.speculative import Sampling
-from distill.speculative.processors import Distribution
+from distill.speculative.processors import Distribution, NucleusWarper
 
 V = 30
 CPU = torch.device("cpu")
@@ -50,6 +50,16 @@ def test_equals_generate(settings):
     expected = chain(torch.tensor([context]), logits[0]).softmax(-1)
     actual = probabilities(Sampling(**settings), logits, context, eos=[7])
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.999999])
+@pytest.mark.parametrize("sharpness", [0.1, 3.0])
+def test_the_quick_nucleus_is_transformers_nucleus(top_p, sharpness):
+    """Sharp rows are settled among the first tokens, flat ones by the full sort."""
+    torch.manual_seed(0)
+    scores = sharpness * torch.randn(4, 5000, dtype=torch.float64)
+    expected = TopPLogitsWarper(top_p)(NO_DRAFTS, scores.clone())
+    assert torch.equal(NucleusWarper(top_p)(NO_DRAFTS, scores), expected)
 
 
 def test_frequency_and_presence_count_the_output_only():
