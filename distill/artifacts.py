@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock
 
 from distill.errors import UserError
+from distill.ranks import is_rank_zero
 from distill.versions import versions
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def build(
     digest = fingerprint(stage, settings, inputs)
     folder = root / "artifacts" / stage / digest[:12]
     make_writable(folder.parent)
-    if rank() > 0:
+    if not is_rank_zero():
         return _follow(folder, produce if collective else None)
     # Jobs of one sweep share stages: the second waits for the first and finds the work done.
     with FileLock(folder.with_suffix(".lock")):
@@ -90,12 +91,6 @@ def build(
             log.info("%s: up to date (%s)", stage, folder)
             return load(folder)
         return _make(stage, folder, digest, settings, inputs, produce)
-
-
-def rank() -> int:
-    """This process's rank, from what torchrun, Slurm or Lightning's launcher set."""
-    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
-    return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
 
 def load(folder: Path) -> Artifact:

@@ -28,6 +28,8 @@ class ModelConfig:
 
 @dataclass
 class TargetConfig(ModelConfig):
+    serving_name: str | None = None
+    """What a server calls it, for commands in the model card; null: `id`."""
     dtype: str = "auto"
     """`auto` is bfloat16 where the hardware multiplies it natively, else float32."""
     device_map: str | None = None

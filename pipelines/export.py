@@ -1,38 +1,63 @@
-"""Stage `export`: the champion as a folder that servers load as it is."""
+"""Stage `export`: the champion as a folder that servers load as it is, proven to change nothing."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from distill.artifacts import Artifact
-from distill.pipelines import evaluate
+from distill.data.corpus import load_corpus
+from distill.pipelines import evaluate, generate
 from distill.pipelines.inputs import plain, target_folder
 from distill.pipelines.register import lineage
 from distill.pipelines.stage import as_job, run_stage
 from distill.serving.export import export_draft
+from distill.serving.transformers import ExportError, prove
 from distill.tracking.runs import Run
 from distill.versions import hardware
+
+PROOF_PROMPTS = 2
 
 
 @as_job
 def run(cfg: DictConfig) -> Artifact:
-    """`<artifact>/<name>-draft`: weights, tokenizer, template, generation_config and model card."""
+    """`<artifact>/<name>-draft`: weights, tokenizer, template, generation_config and model card.
+
+    Raises:
+        ExportError: greedy decoding with the exported draft differs from the target's own.
+    """
     measured = evaluate.run(cfg)
-    settings = {"export": plain(cfg.export), "name": cfg.name, "target": cfg.target.id}
+    served = cfg.target.serving_name or cfg.target.id
+    settings = {"export": plain(cfg.export), "name": cfg.name, "target": served}
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
         exported = export_draft(
             Path(measured.counts["draft_folder"]),
             folder / f"{cfg.name}-draft",
-            target_id=cfg.target.id,
+            target_id=served,
             target_folder=target_folder(cfg),
             numbers=measured.counts,
-            measurement={**plain(cfg.evaluate), "hardware": hardware()},
+            measurement=_method(cfg),
             lineage=lineage(cfg, measured),
             dtype=cfg.export.dtype,
         )
+        proof = prove(exported, target=target_folder(cfg), prompts=_prompts(cfg))
+        if not proof.identical:
+            raise ExportError(f"{exported}: greedy decoding with this draft changes the output")
         stage.log_folder(exported, "export")
-        return {"folder": exported.name}
+        return {"folder": exported.name, "proof": asdict(proof)}
 
     return run_stage(cfg, "export", settings, [measured], produce)
+
+
+def _method(cfg: DictConfig) -> dict[str, Any]:
+    """How the numbers of the card were measured; no local paths."""
+    names = ("num_prompts", "max_new_tokens", "batch_size", "sampling")
+    return {**{name: plain(cfg.evaluate[name]) for name in names}, "hardware": hardware()}
+
+
+def _prompts(cfg: DictConfig) -> list[list[int]]:
+    rows = load_corpus(generate.run(cfg).path)["evaluation"]
+    rows = rows.select(range(min(PROOF_PROMPTS, len(rows))))
+    return [list(row["input_ids"][: row["prompt_length"]]) for row in rows]

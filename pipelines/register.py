@@ -11,7 +11,7 @@ from distill.pipelines.inputs import plain, target_identity
 from distill.pipelines.stage import as_job, current_job
 from distill.schema import TrackingConfig
 from distill.tracking.git import git_state
-from distill.tracking.registry import Champion, register_champion
+from distill.tracking.registry import COMMIT_TAG, Champion, register_champion
 
 MEASURED = ("verdict", "alpha", "alpha_low", "alpha_high", "speedup", "speedup_low", "speedup_high")
 
@@ -24,7 +24,7 @@ def run(cfg: DictConfig) -> Champion:
         return register_champion(
             Path(measured.counts["draft_folder"]),
             TrackingConfig(**plain(cfg.tracking)),
-            {name: str(value) for name, value in lineage(cfg, measured).items()},
+            {k: str(v) for k, v in lineage(cfg, measured).items() if v is not None},
             stage,
         )
 
@@ -43,5 +43,5 @@ def lineage(cfg: DictConfig, measured: Artifact) -> dict[str, Any]:
         "template_sha256": target.template_sha256,
         "draft_weights_sha256": measured.counts["draft_weights_sha256"],
         "data_fingerprint": next(iter(measured.manifest["inputs"].values())),
-        "git_commit": git.commit if git else None,
+        COMMIT_TAG: git.commit if git else None,
     }

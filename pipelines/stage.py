@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig
+from transformers.utils.logging import disable_progress_bar
 
 from distill.artifacts import Artifact, build, fingerprint
 from distill.pipelines.inputs import output_root, plain
@@ -41,7 +42,7 @@ def open_job(cfg: DictConfig) -> Iterator[Job]:
 
 
 def as_job(stage: Callable[[DictConfig], T]) -> Callable[[DictConfig], T]:
-    """Asked for by itself, a stage checks everything and opens the job; else it joins the open one."""
+    """Asked for by itself, a stage checks everything and opens the job; else it joins the open."""
 
     @wraps(stage)
     def run(cfg: DictConfig) -> T:
@@ -50,6 +51,7 @@ def as_job(stage: Callable[[DictConfig], T]) -> Callable[[DictConfig], T]:
         from distill.pipelines.checks import check_everything  # which knows the stages
 
         check_everything(cfg)
+        disable_progress_bar()  # a bar for every load says nothing; stages report their own
         with open_job(cfg):
             return stage(cfg)
 

@@ -76,7 +76,7 @@ def align(*modules: nn.Module) -> None:
     """Move weights on a CPU to cache-line boundaries, in place; values and parameters stay the same.
 
     safetensors maps a file as it lies, mostly 8 bytes past a boundary: reading that is slower by
-    about an eighth. Storage that two different parameters share is left alone.
+    about an eighth. Storage that two parameters share is left alone.
     """
     parameters = {id(p): p for module in modules for p in module.parameters()}.values()
     owners = Counter(p.untyped_storage().data_ptr() for p in parameters)

@@ -48,23 +48,29 @@ class OutputPenalty(LogitsProcessor):
 
 
 class NucleusWarper(TopPLogitsWarper):
-    """transformers' top-p, without sorting the vocabulary where a few tokens already hold the mass.
+    """transformers' top-p, sorting the vocabulary only where many tokens share the mass.
 
-    A token stays if the tokens above it hold less than top_p.
+    A token stays if the tokens above it hold less than top_p: most rows are settled by their first
+    tokens, at a tenth of the time that a CPU takes to sort.
     """
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        if scores.shape[-1] <= NUCLEUS_SEARCH:
-            return super().__call__(input_ids, scores)
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if scores.device.type != "cpu" or scores.shape[-1] <= NUCLEUS_SEARCH:
+            return self._sorted(input_ids, scores)
         highest, tokens = scores.topk(NUCLEUS_SEARCH)
         mass = (highest - scores.logsumexp(-1, keepdim=True)).exp()
         above = mass.cumsum(-1) - mass
-        if not bool((above[:, -1] >= self.top_p).all()):
-            return super().__call__(input_ids, scores)
         kept = highest.masked_fill(above >= self.top_p, self.filter_value)
-        kept[:, 0] = highest[:, 0]
         filtered = torch.full_like(scores, self.filter_value).scatter_(-1, tokens, kept)
-        return cast("torch.FloatTensor", filtered)
+        wide = (above[:, -1] < self.top_p).nonzero().squeeze(-1)
+        if len(wide):
+            filtered[wide] = self._sorted(input_ids, scores[wide])
+        return filtered
+
+    def _sorted(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return super().__call__(
+            cast("torch.LongTensor", input_ids), cast("torch.FloatTensor", scores)
+        )
 
 
 def context_processors(
@@ -140,7 +146,9 @@ class Distribution:
         self, logits: Tensor, contexts: Sequence[Sequence[int]], drafts: Tensor, first: int = 0
     ) -> Tensor:
         """The argmax tokens [B, S], for a batch whose rows are all greedy."""
-        return self._penalised(logits, contexts, drafts, first).argmax(-1)
+        logits = self._penalised(logits, contexts, drafts, first)
+        # A CPU searches single precision twice as fast as half, the conversion included.
+        return logits.to(_precise(logits.dtype)).argmax(-1)
 
     def __call__(
         self, logits: Tensor, contexts: Sequence[Sequence[int]], drafts: Tensor, first: int = 0

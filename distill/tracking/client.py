@@ -25,7 +25,6 @@ QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # a training job calls nobody but its own server
 }
 SERVER_TIMEOUT_SECONDS = 10.0
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
@@ -34,17 +33,6 @@ class SilentClient:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **kwargs: None
-
-
-def is_rank_zero(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is the one that logs; the same variables Lightning reads, in its order.
-
-    A launcher of one process per node sets only the node's rank.
-    """
-    if int(environment.get("NODE_RANK", environment.get("GROUP_RANK", "0"))) > 0:
-        return False
-    ranks = (environment[name] for name in _RANK_VARIABLES if name in environment)
-    return int(next(ranks, "0")) == 0
 
 
 def tracking_uri(tracking: TrackingConfig, output_root: Path) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ARTIFACT_PATH = "champion"
 CONTENT_TAG = "distill.content_sha256"
+COMMIT_TAG = "git_commit"
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,13 @@ def _ensure_model(client: "MlflowClient", name: str) -> None:
 def _find_version(
     client: "MlflowClient", name: str, wanted: Mapping[str, str], folder: Path
 ) -> "ModelVersion | None":
-    """The newest version with exactly these tags whose files are still all there."""
+    """The newest version with these tags whose files are still all there.
+
+    The commit is no part of it: a later commit that makes the same draft makes no new version.
+    """
     versions = client.search_model_versions(f"name = '{name}'")
     for version in sorted(versions, key=lambda version: int(version.version), reverse=True):
-        same = all(version.tags.get(key) == value for key, value in wanted.items())
+        same = all(version.tags.get(k) == value for k, value in wanted.items() if k != COMMIT_TAG)
         if same and version.run_id and not _missing(client, version.run_id, folder):
             return version
     return None

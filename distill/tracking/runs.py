@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from distill.artifacts import make_writable
+from distill.ranks import is_rank_zero
 from distill.schema import TrackingConfig
 from distill.tracking.client import (
     SilentClient,
     connect,
     experiment_id,
-    is_rank_zero,
     tracking_uri,
     without_credentials,
 )

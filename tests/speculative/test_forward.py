@@ -71,7 +71,7 @@ def test_lean_takes_weights_that_were_trained_since(make_llama):
 
 
 def test_alignment_keeps_values_and_ties(make_llama):
-    """One weight starts 8 bytes past a cache line; two others share storage and must go on doing so."""
+    """One weight starts 8 bytes past a cache line; two others share storage and go on so."""
     model = make_llama()
     up, down = model.model.layers[0].mlp.up_proj, model.model.layers[0].mlp.down_proj
     values = up.weight.detach().clone()
