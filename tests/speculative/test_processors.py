@@ -84,6 +84,16 @@ def test_the_drafted_prefix_is_part_of_the_context():
         torch.testing.assert_close(got[s], alone[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_best_token_is_the_first_of_equals(dtype):
+    """Half precision has many ties at the top; transformers' greedy search takes the first."""
+    torch.manual_seed(0)
+    logits = torch.randint(4, (64, 3, 50_000)).to(dtype)
+    drafts = torch.zeros((64, 2), dtype=torch.long)
+    distribution = Distribution([Sampling(0)] * 64, [1] * 64, (), CPU)
+    assert torch.equal(distribution.best(logits, [[1]] * 64, drafts), logits.argmax(-1))
+
+
 def test_mixed_settings_in_one_batch():
     torch.manual_seed(0)
     logits = torch.randn(4, 2, V)

@@ -1,0 +1,5 @@
+"""Before any test module imports torch."""
+
+from distill.process import settle
+
+settle()
