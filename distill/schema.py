@@ -91,7 +91,7 @@ class OptimizerConfig:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
     weight_decay: float = 0.01
     muon: bool = False
-    muon_lr: float = 0.02
+    muon_lr: float = 0.01
 
 
 @dataclass
@@ -171,6 +171,54 @@ class EvaluateConfig:
 
 
 @dataclass
+class CertifyConfig:
+    """The certificate that this configuration's own pair decodes exactly."""
+
+    samples: int = 200_000
+    """Rows of joint tokens for each sampling feature, against their exact law."""
+    prompts: int = 8
+    max_new_tokens: int = 64
+
+
+@dataclass
+class BenchmarkConfig:
+    """`what=decoding`: this engine against transformers' `generate`, greedy, no end token."""
+
+    num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
+    max_new_tokens: int = 48
+    repetitions: int = 2
+    """Each is all arms in order, then in reverse: A B B A."""
+
+
+@dataclass
+class DraftSize:
+    """A draft to try: a share of the target's parameters, or explicit sizes."""
+
+    parameter_ratio: float = 0.1
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+
+
+@dataclass
+class ProbeConfig:
+    """What a draft could gain here, before any training."""
+
+    drafts: list[DraftSize] = field(
+        default_factory=lambda: [DraftSize(0.05), DraftSize(0.1), DraftSize(0.2)]
+    )
+    """Built with random weights; a `ready` or `pretrained` draft is timed beside them."""
+    num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 6, 8])
+    batch_sizes: list[int] = field(default_factory=lambda: [1, 4])
+    contexts: list[int] = field(default_factory=lambda: [256, 1024])
+    repetitions: int = 9
+    tokens: int = 200_000_000
+    """Training tokens that the plan on paper is for."""
+    teraflops: float = 400.0
+    """Sustained by one training GPU, for the plan on paper: about 40% of an H100's bf16 peak."""
+
+
+@dataclass
 class TrackingConfig:
     """MLflow. `uri: null` is a SQLite file in the output root."""
 
@@ -210,6 +258,11 @@ class Config:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    certify: CertifyConfig = field(default_factory=CertifyConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    what: str = "decoding"
+    """What `pipeline=benchmark` measures."""
+    benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)

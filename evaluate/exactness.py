@@ -1,6 +1,7 @@
 """The certificate: speculative decoding emits the target's own law, and a fault would show."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -54,8 +55,13 @@ class Certificate:
     def passed(self) -> bool:
         return all(check.passed for check in [*self.checks, *self.controls])
 
+    def record(self) -> dict[str, Any]:
+        """All of it as plain JSON values; an infinite statistic as the text `inf`."""
+        return json.loads(self.json())
+
     def json(self) -> str:
-        return json.dumps({"passed": self.passed, **asdict(self)}, indent=1)
+        content = _finite({"passed": self.passed, **asdict(self)})
+        return json.dumps(content, indent=1, allow_nan=False)
 
     def text(self) -> str:
         """One line a claim."""
@@ -179,3 +185,12 @@ def _caught(fault: str, check: Check) -> Check:
 
 def _dtype(run: GreedyRun) -> str:
     return str(run.target.dtype).removeprefix("torch.")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

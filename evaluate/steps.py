@@ -47,10 +47,10 @@ def time_steps(
     found: dict[str, list[float]] = {name: [] for name in names}
     for repetition in range(-2, repetitions):
         for name in names if repetition % 2 == 0 else names[::-1]:
-            start = _clock(device)
+            start = clock(device)
             steps[name]()
             if repetition >= 0:
-                found[name].append(_clock(device) - start)
+                found[name].append(clock(device) - start)
     return {name: median(seconds) for name, seconds in found.items()}
 
 
@@ -118,7 +118,8 @@ def _batch(model: PreTrainedModel, setting: Setting) -> Batch:
     )
 
 
-def _clock(device: torch.device) -> float:
+def clock(device: torch.device) -> float:
+    """Seconds, once the device has done all that was asked of it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from distill.evaluate.benchmark import Line, Rate
 from distill.evaluate.probe import ALPHAS, Prospect
 from distill.evaluate.records import Arm
 from distill.evaluate.select import TableRow
@@ -75,11 +76,67 @@ def prospects_table(prospects: Sequence[Prospect]) -> Table:
     return view
 
 
+def decoding_table(lines: Sequence[Line]) -> Table:
+    """Tokens per second here and in transformers, and the engine against its prediction."""
+    view = Table(title="Greedy decoding, tokens/s: median (lowest to highest), prompts included")
+    for heading in (
+        "batch",
+        "generate",
+        "plain here",
+        "ratio",
+        "k",
+        "assisted",
+        "speculative here",
+    ):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for heading in (
+        "ratio",
+        "alpha",
+        "tokens/pass",
+        "c",
+        "v",
+        "speedup",
+        "predicted",
+        "efficiency",
+    ):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        assisted = line.assisted
+        view.add_row(
+            str(line.batch_size),
+            _rate(line.generate),
+            _rate(line.plain),
+            f"{line.plain.over(line.generate):.2f}×",
+            str(line.num_draft_tokens),
+            _rate(assisted) if assisted else "–",
+            _rate(line.speculative),
+            f"{line.speculative.over(assisted):.2f}×" if assisted else "–",
+            f"{line.alpha:.3f}",
+            f"{line.tokens_per_pass:.2f}",
+            f"{line.cost.c:.3f}",
+            f"{line.cost.v:.2f}",
+            f"{line.speedup:.2f}×",
+            f"{line.predicted:.2f}×",
+            f"{line.efficiency:.2f}",
+        )
+    view.caption = (
+        "ratio: here over transformers, runs of one place in A B B A. assisted: transformers' "
+        "assisted generation, one prompt at a time. speedup: over plain here, decoding alone. "
+        "predicted: tokens/pass / (v + k·c), c one draft step and v one pass over k+1 tokens, in "
+        "target steps, timed by themselves. efficiency: speedup / predicted."
+    )
+    return view
+
+
 def as_text(table: Table, width: int = 132) -> str:
     """The table as plain text, the same in a file as on any terminal."""
     with Console(file=io.StringIO(), width=width) as console, console.capture() as captured:
         console.print(table)
     return captured.get()
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.median:.1f} ({rate.low:.1f}–{rate.high:.1f})"
 
 
 def _speedup(value: Interval) -> str:

@@ -12,6 +12,7 @@ from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus, token_counts
 from distill.data.datamodule import CorpusDataModule
 from distill.models.draft import initialise_draft, load_draft
+from distill.models.importance import Calibration
 from distill.models.plan import plan_draft
 from distill.models.svd import HeadStatistics, measure_statistics
 from distill.models.vocabulary import shared_vocabulary
@@ -31,11 +32,12 @@ from distill.tracking.runs import Run
 from distill.training.run import train_draft
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 STATISTICS_ROWS = 64
-"""Training rows whose hidden states weigh the projection: ten thousand tokens or more."""
+"""Training rows that the target is run on for the draft's start: ten thousand tokens or more."""
 
 
 @as_job
@@ -101,16 +103,23 @@ def make_draft(
         parameters = sum(p.numel() for p in draft.parameters())
         return draft, f"{cfg.draft.model.id}: {parameters / 1e6:.2f} M parameters"
     plan = plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
+    rows = load_corpus(corpus.path)["train"]
+    sample = rows.select(range(min(STATISTICS_ROWS, len(rows))))
+    sequences = [torch.tensor([row["input_ids"]]) for row in sample]
     draft = initialise_draft(
-        plan, cfg.draft.init, target_folder(cfg), cfg.seed, _statistics(target, corpus)
+        plan,
+        cfg.draft.init,
+        target_folder(cfg),
+        cfg.seed,
+        _statistics(target, rows, sequences) if cfg.draft.init == "svd" else None,
+        Calibration(target, sequences) if cfg.draft.init == "pruned" else None,
     )
     return draft, plan.table()
 
 
-def _statistics(target: "PreTrainedModel", corpus: Artifact) -> HeadStatistics:
+def _statistics(
+    target: "PreTrainedModel", rows: "Dataset", sequences: list[torch.Tensor]
+) -> HeadStatistics:
     """What the draft will have to predict, from training rows only: counts and hidden states."""
-    rows = load_corpus(corpus.path)["train"]
     counts = torch.from_numpy(token_counts(rows, target.config.get_text_config().vocab_size))
-    sample = rows.select(range(min(STATISTICS_ROWS, len(rows))))
-    sequences = (torch.tensor([row["input_ids"]]) for row in sample)
     return measure_statistics(target, sequences, counts)

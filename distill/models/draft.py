@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,9 +18,15 @@ from distill.models.folder import (
     safetensors_files,
     tensor_shapes,
 )
+from distill.models.importance import Calibration
 from distill.models.plan import DraftPlan, build_meta
+from distill.models.prune import prune
 from distill.models.svd import HeadStatistics, factorise
 from distill.models.target import eos_token_ids, load_model
+
+
+INITS = ("scratch", "svd", "pruned")
+"""What can be made from a plan."""
 
 
 def initialise_draft(
@@ -30,29 +35,30 @@ def initialise_draft(
     target_folder: Path,
     seed: int,
     statistics: HeadStatistics | None = None,
+    calibration: Calibration | None = None,
 ) -> PreTrainedModel:
     """Make the draft of `plan`, float32 on the CPU, the same for the same seed.
 
     init: `scratch` is the family's own initialisation; `svd` then replaces embedding and head by
-    projections of the target's (`distill.models.svd`), weighted by `statistics` where given.
-    `pretrained` and `ready` drafts come from `load_draft`.
+    projections of the target's (`distill.models.svd`), weighted by `statistics` where given;
+    `pruned` replaces everything by parts of the target (`distill.models.prune`) and needs
+    `calibration`. `pretrained` and `ready` drafts come from `load_draft`.
     """
-    if init not in _INITIALISERS:
+    if init not in INITS:
         raise UserError(
-            f"draft.init {init!r} cannot be made from a plan: use {' or '.join(_INITIALISERS)}, or "
+            f"draft.init {init!r} cannot be made from a plan: use {' or '.join(INITS)}, or "
             "set draft.init=pretrained and draft.model."
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(plan.config, dtype=torch.float32)
-    _INITIALISERS[init](model, target_folder, statistics)
+    if init == "svd":
+        _project(model, target_folder, statistics)
+    if init == "pruned":
+        if calibration is None:
+            raise ValueError("a pruned draft needs calibration: the target and rows to run it on")
+        prune(model, calibration)
     return model
-
-
-def _scratch(
-    model: PreTrainedModel, target_folder: Path, statistics: HeadStatistics | None
-) -> None:
-    """Nothing to add to the family's own initialisation."""
 
 
 @torch.no_grad()
@@ -70,12 +76,6 @@ def _project(
     if embedding is not head:
         rows = factorise(target_embedding, embedding.shape[1], _counts_only(statistics)).rows
         embedding.copy_(_at_scale(rows, target_embedding))
-
-
-_INITIALISERS: dict[str, Callable[[PreTrainedModel, Path, HeadStatistics | None], None]] = {
-    "scratch": _scratch,
-    "svd": _project,
-}
 
 
 def _at_scale(rows: Tensor, like: Tensor) -> Tensor:

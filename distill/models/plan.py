@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import UserError
+from distill.models.prunable import check_cut, check_family
 from distill.models.sizes import intermediate_size, scaled_config, widths
 from distill.schema import DraftConfig
 
@@ -76,12 +77,14 @@ def plan_draft(target_folder: Path, draft: DraftConfig, *, bytes_per_weight: int
     """Plan from the target's config alone; no weights are read. 2 bytes: served in bfloat16.
 
     UserError: sizes that cannot be built, a ratio too small for the vocabulary, a draft not smaller
-    than the target, a mixture-of-experts target.
+    than the target, a mixture-of-experts target, a pruned draft that is no part of its target.
     """
     target = _text_config(target_folder)
     _check_request(target, draft)
     target_parameters = _count(target)
     config = _search(target, draft, draft.parameter_ratio * target_parameters)
+    if draft.init == "pruned":
+        check_cut(target, config)
     model = build_meta(config)
     parameters = sum(weight.numel() for weight in model.parameters())
     if parameters >= target_parameters:
@@ -141,6 +144,8 @@ def _check_request(target: "PretrainedConfig", draft: DraftConfig) -> None:
             raise UserError(f"draft.{name} is {value}: use at least 1.")
         if value is not None and name != "intermediate_size" and not hasattr(target, name):
             raise UserError(f"{target.model_type} has no {name}: leave draft.{name} null.")
+    if draft.init == "pruned":
+        check_family(target)
     for whole, part in itertools.combinations(
         ("hidden_size", "num_attention_heads", "num_key_value_heads"), 2
     ):

@@ -2,7 +2,8 @@
 
 - heads: the divisor of hidden that brings heads x head_dim nearest to hidden; head_dim stays the
   target's where the family lets it differ from hidden/heads (kernels exist for it).
-- key-value heads: the divisor of heads nearest to the target's ratio.
+- key-value heads: the divisor of heads nearest to the target's ratio; a pruned draft keeps the
+  ratio itself (`distill.models.prunable`).
 - intermediate: the target's ratio to hidden. vocab_size: the target's, padding included, since
   servers ask for equal heads. Embeddings are tied as the target's are.
 
@@ -14,6 +15,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
+from distill.models.prunable import group_size, head_width
 from distill.schema import DraftConfig
 
 if TYPE_CHECKING:
@@ -25,8 +27,16 @@ _INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim")
 def widths(target: "PretrainedConfig", draft: DraftConfig) -> list[int]:
     """Hidden sizes to choose from: whole steps, in which the heads asked for fit."""
     step = _step(target)
-    part = draft.num_attention_heads or draft.num_key_value_heads or 1
+    part = draft.num_attention_heads or _head_unit(target, draft)
+    if draft.init == "pruned" and not _free_head_dim(target):
+        step *= group_size(target)
     return [width for width in range(step, target.hidden_size + 1, step) if width % part == 0]
+
+
+def _head_unit(target: "PretrainedConfig", draft: DraftConfig) -> int:
+    """What the number of heads is a multiple of."""
+    group = group_size(target) if draft.init == "pruned" else 1
+    return group * (draft.num_key_value_heads or 1)
 
 
 def _step(target: "PretrainedConfig") -> int:
@@ -45,7 +55,7 @@ def scaled_config(
     target: "PretrainedConfig", draft: DraftConfig, hidden: int, layers: int
 ) -> "PretrainedConfig":
     """Return a copy of the target's config at these sizes, with the draft's explicit ones."""
-    heads = draft.num_attention_heads or _heads(target, hidden, draft.num_key_value_heads or 1)
+    heads = draft.num_attention_heads or _heads(target, hidden, _head_unit(target, draft))
     changes: dict[str, Any] = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -59,13 +69,13 @@ def scaled_config(
     return _with(target, changes)
 
 
-def _heads(target: "PretrainedConfig", hidden: int, kv_heads: int) -> int:
+def _heads(target: "PretrainedConfig", hidden: int, unit: int) -> int:
     """Of two equally near, the wider attention. Rotary positions turn pairs: even widths."""
-    head_dim = getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads
+    head_dim = head_width(target)
     free = _free_head_dim(target)
     choices = [
         heads
-        for heads in range(kv_heads, hidden + 1, kv_heads)
+        for heads in range(unit, hidden + 1, unit)
         if hidden % heads == 0 and (free or hidden // heads % 2 == 0)
     ]
     if not choices:

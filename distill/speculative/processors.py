@@ -6,7 +6,7 @@ in which `generate` applies them.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -26,6 +26,9 @@ from distill.speculative.sampling import Sampling
 
 # A nucleus is first looked for among this many of the most likely tokens.
 NUCLEUS_SEARCH = 512
+
+Kind = tuple[Sampling, int]
+"""A row's settings and the length of its prompt: what decides its processors."""
 
 
 class OutputPenalty(LogitsProcessor):
@@ -121,25 +124,23 @@ class Distribution:
         eos_token_ids: Sequence[int],
         device: torch.device,
     ):
-        self._settings = list(settings)
-        self._processors = [
-            context_processors(s, n, eos_token_ids, device)
-            for s, n in zip(settings, prompt_lengths, strict=True)
-        ]
+        self._kinds = list(zip(settings, prompt_lengths, strict=True))
+        self._chains = {
+            kind: context_processors(*kind, eos_token_ids, device) for kind in set(self._kinds)
+        }
         self._device = device
         self._group()
 
     def _group(self) -> None:
         groups: dict[Sampling, list[int]] = defaultdict(list)
-        for row, sampling in enumerate(self._settings):
+        for row, (sampling, _) in enumerate(self._kinds):
             groups[sampling].append(row)
         self._groups = list(groups.items())
-        self._with_context = [row for row, chain in enumerate(self._processors) if chain]
-        self.greedy = all(sampling.greedy for sampling in self._settings)
+        self._with_context = [row for row, kind in enumerate(self._kinds) if self._chains[kind]]
+        self.greedy = all(sampling.greedy for sampling in groups)
 
     def keep(self, rows: Sequence[int]) -> None:
-        self._settings = [self._settings[row] for row in rows]
-        self._processors = [self._processors[row] for row in rows]
+        self._kinds = [self._kinds[row] for row in rows]
         self._group()
 
     def best(
@@ -167,12 +168,20 @@ class Distribution:
         if not self._with_context:
             return logits
         logits = logits.to(_precise(logits.dtype), copy=True)
-        for row in self._with_context:
-            tokens = torch.tensor([contexts[row]], device=self._device)
+        for kind, rows in self._alike(contexts):
+            tokens = torch.tensor([contexts[row] for row in rows], device=self._device)
             for s in range(logits.shape[1]):
-                prefix = torch.cat((tokens, drafts[row : row + 1, : first + s]), 1)
-                logits[row, s] = _apply(self._processors[row], prefix, logits[row, s][None])[0]
+                prefix = torch.cat((tokens, drafts[rows, : first + s]), 1)
+                logits[rows, s] = _apply(self._chains[kind], prefix, logits[rows, s])
         return logits
+
+    def _alike(self, contexts: Sequence[Sequence[int]]) -> Iterator[tuple[Kind, list[int]]]:
+        """Rows that one chain can process together: of one kind, with contexts of one length."""
+        groups: dict[tuple[Kind, int], list[int]] = defaultdict(list)
+        for row in self._with_context:
+            groups[self._kinds[row], len(contexts[row])].append(row)
+        for (kind, _), rows in groups.items():
+            yield kind, rows
 
 
 def _precise(dtype: torch.dtype) -> torch.dtype:

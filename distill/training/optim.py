@@ -22,7 +22,14 @@ def build_optimizers(draft: PreTrainedModel, config: OptimizerConfig) -> list[Op
     matrices, others = split_parameters(draft)
     plain = {"params": others, "weight_decay": 0.0}
     if config.muon:
-        muon = torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
+        # Scaled so that an update has AdamW's root mean square (Liu et al. 2025, "Muon is scalable
+        # for LLM training", section 2.2): one rate then serves matrices of every shape.
+        muon = torch.optim.Muon(
+            matrices,
+            lr=config.muon_lr,
+            weight_decay=config.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        )
         optimizers = [muon, _adamw([plain], config)]
     else:
         decayed = {"params": matrices, "weight_decay": config.weight_decay}

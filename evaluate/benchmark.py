@@ -1,0 +1,218 @@
+"""This engine against transformers' own decoding: tokens per second, and speed against prediction.
+
+Greedy, a fixed number of new tokens, no end token: every arm emits equally many. transformers'
+assisted generation takes one prompt at a time, so it has no arm at larger batches.
+
+Shapes: B prompts.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from distill.errors import UserError
+from distill.evaluate.acceptance import Cost
+from distill.evaluate.steps import DRAFTED, Setting, clock, draft_step, time_steps, verify_steps
+from distill.speculative import ModelDrafter, Output, Sampling, decode
+
+GREEDY = Sampling(temperature=0)
+STEP_REPETITIONS = 9
+
+Decoding = Callable[[], Output | None]
+"""Decodes all prompts once; transformers' arms have nothing to tell but their time."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Tokens per second of one arm, one number for each time it ran."""
+
+    tokens_per_second: list[float]
+
+    @property
+    def median(self) -> float:
+        return median(self.tokens_per_second)
+
+    @property
+    def low(self) -> float:
+        return min(self.tokens_per_second)
+
+    @property
+    def high(self) -> float:
+        return max(self.tokens_per_second)
+
+    def over(self, other: "Rate") -> float:
+        """Median of the ratios of runs that stood at the same place of A B B A."""
+        pairs = zip(self.tokens_per_second, other.tokens_per_second, strict=True)
+        return median(mine / theirs for mine, theirs in pairs)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One batch size and k. Rates are of whole calls, prompts included; speedup of decoding alone.
+
+    predicted: tokens_per_pass / (v + k·c), with c and v from steps timed by themselves.
+    """
+
+    batch_size: int
+    num_draft_tokens: int
+    generate: Rate
+    plain: Rate
+    assisted: Rate | None
+    speculative: Rate
+    alpha: float
+    tokens_per_pass: float
+    cost: Cost
+    speedup: float
+
+    @property
+    def predicted(self) -> float:
+        return self.tokens_per_pass / (self.cost.v + self.num_draft_tokens * self.cost.c)
+
+    @property
+    def efficiency(self) -> float:
+        return self.speedup / self.predicted
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is decoded, by whom. The models' generation configs are replaced by greedy ones."""
+
+    target: PreTrainedModel
+    draft: PreTrainedModel
+    prompts: Sequence[list[int]]
+    vocabulary_size: int
+    max_new_tokens: int
+    repetitions: int
+
+
+def benchmark(
+    contest: Contest, batch_sizes: Sequence[int], num_draft_tokens: Sequence[int]
+) -> Iterator[list[Line]]:
+    """For each batch size in turn one line a k. UserError for empty lists or too few prompts."""
+    if not batch_sizes or not num_draft_tokens or min(*batch_sizes, *num_draft_tokens, 1) < 1:
+        raise UserError("a benchmark needs batch sizes and values of k from 1 on")
+    if len(contest.prompts) < max(batch_sizes):
+        raise UserError(f"{len(contest.prompts)} prompts make no batch of {max(batch_sizes)}")
+    contest.target.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
+    for size in batch_sizes:
+        yield _at(contest, contest.prompts[:size], list(num_draft_tokens))
+
+
+def _at(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> list[Line]:
+    costs = _costs(contest, prompts, ks)
+    arms: dict[str, Decoding] = {
+        "generate": _generate(contest, prompts),
+        "plain": _ours(contest, prompts),
+    }
+    for k in ks:
+        arms[f"speculative {k}"] = _ours(contest, prompts, k)
+        if len(prompts) == 1:
+            arms[f"assisted {k}"] = _generate(contest, prompts, k)
+    seconds, outputs = _alternate(arms, contest)
+    tokens = len(prompts) * contest.max_new_tokens
+    whole = {name: Rate([tokens / one for one in found]) for name, found in seconds.items()}
+    decoding = {
+        name: Rate([tokens / out.timing.decode_seconds for out in found])
+        for name, found in outputs.items()
+    }
+    return [
+        Line(
+            batch_size=len(prompts),
+            num_draft_tokens=k,
+            generate=whole["generate"],
+            plain=whole["plain"],
+            assisted=whole.get(f"assisted {k}"),
+            speculative=whole[f"speculative {k}"],
+            alpha=outputs[f"speculative {k}"][0].stats.alpha,
+            tokens_per_pass=outputs[f"speculative {k}"][0].stats.tokens_per_pass,
+            cost=costs[k],
+            speedup=decoding[f"speculative {k}"].over(decoding["plain"]),
+        )
+        for k in ks
+    ]
+
+
+def _alternate(
+    arms: Mapping[str, Decoding], contest: Contest
+) -> tuple[dict[str, list[float]], dict[str, list[Output]]]:
+    """Seconds of every run, and what the engine's own arms tell, after one warm-up each."""
+    device = contest.target.device
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    outputs: dict[str, list[Output]] = {}
+    for decoding in arms.values():
+        decoding()
+    for turn in range(2 * contest.repetitions):
+        for name in list(arms) if turn % 2 == 0 else reversed(list(arms)):
+            start = clock(device)
+            output = arms[name]()
+            seconds[name].append(clock(device) - start)
+            if output is not None:
+                outputs.setdefault(name, []).append(output)
+    return seconds, outputs
+
+
+def _costs(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> dict[int, Cost]:
+    """c and v at this batch and the middle of the decoding, by the probe's own steps."""
+    context = max(map(len, prompts)) + contest.max_new_tokens // 2
+    setting = Setting(len(prompts), context, contest.vocabulary_size, GREEDY)
+    steps = {
+        f"verify {width}": step
+        for width, step in verify_steps(contest.target, [1, *(k + 1 for k in ks)], setting).items()
+    }
+    steps["draft"] = draft_step(contest.draft, setting)
+    seconds = time_steps(steps, STEP_REPETITIONS, contest.target.device)
+    step, drafting = seconds["verify 1"], seconds["draft"] / DRAFTED
+    return {k: Cost(drafting / step, seconds[f"verify {k + 1}"] / step) for k in ks}
+
+
+def _ours(contest: Contest, prompts: Sequence[list[int]], k: int = 0) -> Decoding:
+    drafter = ModelDrafter(contest.draft) if k else None
+
+    def run() -> Output:
+        return decode(
+            contest.target,
+            prompts,
+            drafter=drafter,
+            num_draft_tokens=k,
+            sampling=GREEDY,
+            max_new_tokens=contest.max_new_tokens,
+            vocabulary_size=contest.vocabulary_size,
+        )
+
+    return run
+
+
+def _generate(contest: Contest, prompts: Sequence[list[int]], k: int = 0) -> Decoding:
+    """transformers' `generate`, assisted by the draft where k is given; prompts padded left."""
+    width, device = max(map(len, prompts)), contest.target.device
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in prompts], device=device)
+    seen = [[0] * (width - len(row)) + [1] * len(row) for row in prompts]
+    mask = torch.tensor(seen, device=device)
+    helper = {"assistant_model": contest.draft} if k else {}
+
+    def run() -> None:
+        if k:
+            contest.draft.generation_config = _exactly(k)
+        most = contest.max_new_tokens
+        made = contest.target.generate(ids, attention_mask=mask, max_new_tokens=most, **helper)  # pyright: ignore
+        if made.shape[1] - width != most:
+            raise UserError(
+                f"generate emitted {made.shape[1] - width} tokens of {most}: shorten the prompts "
+                "or lower benchmark.max_new_tokens to fit the target's context"
+            )
+
+    return run
+
+
+def _exactly(k: int) -> GenerationConfig:
+    """Of a draft that assists: k tokens a round, whatever its success or confidence."""
+    return GenerationConfig(
+        do_sample=False,
+        pad_token_id=0,
+        num_assistant_tokens=k,
+        num_assistant_tokens_schedule="constant",
+        assistant_confidence_threshold=0.0,
+    )
