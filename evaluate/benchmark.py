@@ -2,19 +2,17 @@
 
 Greedy, a fixed number of new tokens, no end token: every arm emits equally many. transformers'
 assisted generation takes one prompt at a time, so it has no arm at larger batches.
-
-Shapes: B prompts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from distill.errors import UserError
 from distill.evaluate.acceptance import Cost
+from distill.evaluate.generating import generating
 from distill.evaluate.steps import DRAFTED, Setting, clock, draft_step, time_steps, verify_steps
 from distill.speculative import ModelDrafter, Output, Sampling, decode
 
@@ -78,7 +76,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Contest:
-    """What is decoded, by whom. The models' generation configs are replaced by greedy ones."""
+    """What is decoded, by whom. The models' own generation settings are put aside."""
 
     target: PreTrainedModel
     draft: PreTrainedModel
@@ -96,7 +94,6 @@ def benchmark(
         raise UserError("a benchmark needs batch sizes and values of k from 1 on")
     if len(contest.prompts) < max(batch_sizes):
         raise UserError(f"{len(contest.prompts)} prompts make no batch of {max(batch_sizes)}")
-    contest.target.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
     for size in batch_sizes:
         yield _at(contest, contest.prompts[:size], list(num_draft_tokens))
 
@@ -104,13 +101,15 @@ def benchmark(
 def _at(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> list[Line]:
     costs = _costs(contest, prompts, ks)
     arms: dict[str, Decoding] = {
-        "generate": _generate(contest, prompts),
+        "generate": generating(contest.target, prompts, contest.max_new_tokens),
         "plain": _ours(contest, prompts),
     }
     for k in ks:
         arms[f"speculative {k}"] = _ours(contest, prompts, k)
         if len(prompts) == 1:
-            arms[f"assisted {k}"] = _generate(contest, prompts, k)
+            arms[f"assisted {k}"] = generating(
+                contest.target, prompts, contest.max_new_tokens, contest.draft, k
+            )
     seconds, outputs = _alternate(arms, contest)
     tokens = len(prompts) * contest.max_new_tokens
     whole = {name: Rate([tokens / one for one in found]) for name, found in seconds.items()}
@@ -155,7 +154,7 @@ def _alternate(
 
 
 def _costs(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> dict[int, Cost]:
-    """c and v at this batch and the middle of the decoding, by the probe's own steps."""
+    """Costs c and v at this batch and the middle of the decoding, by the probe's own steps."""
     context = max(map(len, prompts)) + contest.max_new_tokens // 2
     setting = Setting(len(prompts), context, contest.vocabulary_size, GREEDY)
     steps = {
@@ -183,36 +182,3 @@ def _ours(contest: Contest, prompts: Sequence[list[int]], k: int = 0) -> Decodin
         )
 
     return run
-
-
-def _generate(contest: Contest, prompts: Sequence[list[int]], k: int = 0) -> Decoding:
-    """transformers' `generate`, assisted by the draft where k is given; prompts padded left."""
-    width, device = max(map(len, prompts)), contest.target.device
-    ids = torch.tensor([[0] * (width - len(row)) + row for row in prompts], device=device)
-    seen = [[0] * (width - len(row)) + [1] * len(row) for row in prompts]
-    mask = torch.tensor(seen, device=device)
-    helper = {"assistant_model": contest.draft} if k else {}
-
-    def run() -> None:
-        if k:
-            contest.draft.generation_config = _exactly(k)
-        most = contest.max_new_tokens
-        made = contest.target.generate(ids, attention_mask=mask, max_new_tokens=most, **helper)  # pyright: ignore
-        if made.shape[1] - width != most:
-            raise UserError(
-                f"generate emitted {made.shape[1] - width} tokens of {most}: shorten the prompts "
-                "or lower benchmark.max_new_tokens to fit the target's context"
-            )
-
-    return run
-
-
-def _exactly(k: int) -> GenerationConfig:
-    """Of a draft that assists: k tokens a round, whatever its success or confidence."""
-    return GenerationConfig(
-        do_sample=False,
-        pad_token_id=0,
-        num_assistant_tokens=k,
-        num_assistant_tokens_schedule="constant",
-        assistant_confidence_threshold=0.0,
-    )

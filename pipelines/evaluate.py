@@ -15,6 +15,7 @@ from distill.evaluate.records import Prompt
 from distill.evaluate.screening import Trajectory, choose, teacher_forced
 from distill.evaluate.statistics import Bootstrap
 from distill.evaluate.tables import as_text, candidates_table
+from distill.evaluate.verdict import SHIP
 from distill.models.draft import load_draft
 from distill.models.target import eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
@@ -41,12 +42,21 @@ TABLE = "table.txt"
 
 @as_job
 def run(cfg: DictConfig) -> Artifact:
-    """Counts hold the champion's numbers, folder and verdict; the folder every measurement.
+    """Measure, print the table and the verdict.
 
     Raises:
         UserError: nothing to measure, or a candidate of another tokenizer.
         SystemExit: `evaluate.gate=true` and the verdict is not `ship` (status 1).
     """
+    measured = measure(cfg)
+    sys.stdout.write((measured.path / TABLE).read_text())
+    if cfg.evaluate.gate and measured.counts["verdict"] != SHIP:
+        sys.exit(1)
+    return measured
+
+
+def measure(cfg: DictConfig) -> Artifact:
+    """Counts hold the champion's numbers, folder and verdict; the folder every measurement."""
     corpus = generate.run(cfg)
     candidates = find_candidates(cfg)
     vocabulary = min(shared_vocabulary(target_folder(cfg), c.folder).size for c in candidates)
@@ -62,11 +72,7 @@ def run(cfg: DictConfig) -> Artifact:
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
         return _evaluate(cfg, corpus, candidates, vocabulary, folder, stage)
 
-    measured = run_stage(cfg, "evaluate", settings, [corpus], produce)
-    sys.stdout.write((measured.path / TABLE).read_text())
-    if cfg.evaluate.gate and measured.counts["verdict"] != "ship":
-        sys.exit(1)
-    return measured
+    return run_stage(cfg, "evaluate", settings, [corpus], produce)
 
 
 def _evaluate(

@@ -27,7 +27,7 @@ def run(cfg: DictConfig) -> Artifact:
     Raises:
         ExportError: greedy decoding with the exported draft differs from the target's own.
     """
-    measured = evaluate.run(cfg)
+    measured = evaluate.measure(cfg)
     served = cfg.target.serving_name or cfg.target.id
     settings = {"export": plain(cfg.export), "name": cfg.name, "target": served}
 

@@ -47,7 +47,7 @@ def find_pair(cfg: DictConfig) -> Pair:
     if cfg.draft.init == "ready" and not cfg.evaluate.candidates:
         folder = draft_folder(cfg)
     else:
-        folder = Path(evaluate.run(cfg).counts["draft_folder"])
+        folder = Path(evaluate.measure(cfg).counts["draft_folder"])
     assert folder is not None
     identity = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
     return Pair(
@@ -66,4 +66,5 @@ def held_out(corpus: Artifact, count: int) -> list[list[int]]:
             f"the data has {len(rows)} evaluation prompts and {count} are asked for: raise "
             "data.evaluation_rows, or lower what asks"
         )
-    return [list(row["input_ids"][: row["prompt_length"]]) for row in rows.select(range(count))]
+    rows = rows.select(range(count))
+    return [list(row["input_ids"][: row["prompt_length"]]) for row in rows]

@@ -19,7 +19,7 @@ MEASURED = ("verdict", "alpha", "alpha_low", "alpha_high", "speedup", "speedup_l
 @as_job
 def run(cfg: DictConfig) -> Champion:
     """A version of the champion's folder; the same champion is not registered twice."""
-    measured = evaluate.run(cfg)
+    measured = evaluate.measure(cfg)
     with current_job().stage("register") as stage:
         return register_champion(
             Path(measured.counts["draft_folder"]),

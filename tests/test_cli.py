@@ -45,5 +45,7 @@ def test_help_does_not_import_torch():
         "try:\n    runpy.run_module('distill', run_name='__main__')\nexcept SystemExit:\n    pass\n"
         "assert 'torch' not in sys.modules and 'mlflow' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert "Configuration groups" in done.stdout

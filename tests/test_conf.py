@@ -11,7 +11,9 @@ from distill import schema
 from distill.cli import check_keys, check_targets
 
 CONF = Path(distill.conf.__file__).parent
-GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ("hydra", "experiment"))
+GROUPS = sorted(
+    p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ("hydra", "experiment")
+)
 OPTIONS = [(g, p.stem) for g in GROUPS for p in sorted((CONF / g).glob("*.yaml"))]
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
 
@@ -50,3 +52,11 @@ def test_every_experiment_file_is_tried():
 def test_schema_and_files_agree_on_types():
     cfg = compose("config")
     OmegaConf.merge(OmegaConf.structured(schema.Config), OmegaConf.to_container(cfg))
+
+
+def test_slurm_launcher_asks_for_nodes_gpus_time_and_requeue():
+    cfg = compose("config", ["hydra/launcher=submitit_slurm"], return_hydra_config=True)
+    launcher = cfg.hydra.launcher
+    assert {"nodes", "gpus_per_node", "timeout_min", "max_num_timeout"} <= set(launcher)
+    assert launcher.additional_parameters.requeue is True
+    assert launcher.nodes == cfg.trainer.num_nodes

@@ -24,7 +24,6 @@ from distill.models.prune import prune
 from distill.models.svd import HeadStatistics, factorise
 from distill.models.target import eos_token_ids, load_model
 
-
 INITS = ("scratch", "svd", "pruned")
 """What can be made from a plan."""
 

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+SILENCE = 1e-12
+"""Floor of a squared stream: a token whose embedding is zero is not divided by zero."""
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -82,7 +85,7 @@ def measure_importance(calibration: Calibration) -> Importance:
         seen = [x.float() for x in inputs_of(target, [*norms, *writers], ids)]
         streams, written = seen[: len(norms)], seen[len(norms) :]
         # The stream that a writer adds to and the next norm reads: one per writer, in its order.
-        weights = [1 / x.square().sum(-1) for x in streams[1:]]
+        weights = [1 / x.square().sum(-1).clamp_min(SILENCE) for x in streams[1:]]
         found = (
             [_influence(*streams[at : at + 3 : 2]) for at in range(0, 2 * depth, 2)],
             [
@@ -106,13 +109,11 @@ def _influence(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _group_energy(heads: Tensor, weights: Tensor, matrix: Tensor, groups: int) -> Tensor:
-    """heads [S, H x head_dim], matrix [D, H x head_dim] -> [G]."""
+    """Heads [S, H x head_dim] and matrix [D, H x head_dim] -> [G]."""
     parts = zip(heads.chunk(groups, -1), matrix.chunk(groups, -1), strict=True)
-    return torch.stack(
-        [weights.to(x.device) @ (x @ part.T).square().sum(-1) for x, part in parts]
-    )
+    return torch.stack([weights.to(x.device) @ (x @ part.T).square().sum(-1) for x, part in parts])
 
 
 def _channel_energy(channels: Tensor, weights: Tensor, matrix: Tensor) -> Tensor:
-    """channels [S, I], matrix [D, I] -> [I]."""
+    """Channels [S, I] and matrix [D, I] -> [I]."""
     return (weights.to(channels.device) @ channels.square()) * matrix.square().sum(0)

@@ -98,7 +98,9 @@ def plan_draft(target_folder: Path, draft: DraftConfig, *, bytes_per_weight: int
     )
 
 
-def plan_from_folder(target_folder: Path, draft_folder: Path, bytes_per_weight: int = 2) -> DraftPlan:
+def plan_from_folder(
+    target_folder: Path, draft_folder: Path, bytes_per_weight: int = 2
+) -> DraftPlan:
     """The plan of a draft that exists; only its config is read."""
     config = _text_config(draft_folder)
     model = build_meta(config)

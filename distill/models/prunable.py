@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Pre-norm decoders with RMSNorm and gated MLPs, of which `distill.models.prune` knows each part."""
+"""Pre-norm decoders with RMSNorm and gated MLPs: `distill.models.prune` knows each part."""
 _REMEDY = "set draft.init=svd, or draft.init=pretrained and draft.model"
 _SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_key_value_heads")
 
@@ -49,7 +49,9 @@ def check_cut(target: "PretrainedConfig", draft: "PretrainedConfig") -> None:
     for name in _SIZES:
         size, most = getattr(draft, name), getattr(target, name)
         if size > most:
-            raise UserError(f"a pruned draft is a part of its target: draft.{name} is at most {most}.")
+            raise UserError(
+                f"a pruned draft is a part of its target: draft.{name} is at most {most}."
+            )
     group, width = group_size(target), head_width(target)
     if draft.num_attention_heads != group * draft.num_key_value_heads:
         raise UserError(
@@ -58,7 +60,7 @@ def check_cut(target: "PretrainedConfig", draft: "PretrainedConfig") -> None:
         )
     if head_width(draft) != width:
         raise UserError(
-            f"{draft.model_type} has heads of hidden_size / heads and the target's are {width} wide: "
+            f"{draft.model_type} heads are hidden_size / heads wide, the target's {width}: "
             f"make draft.hidden_size a multiple of {width * group}, draft.num_attention_heads null."
         )
     if draft.tie_word_embeddings and not target.tie_word_embeddings:

@@ -10,14 +10,16 @@ config of the family has. Layers, whole key-value groups and MLP channels are ke
 Shapes: V vocabulary rows, D target width, d draft width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from distill.models.importance import (
+    SILENCE,
     Calibration,
     Importance,
     inputs_of,
@@ -25,10 +27,11 @@ from distill.models.importance import (
     stack,
     stream_norms,
 )
-from distill.models.repair import Part, Stage, Streams, repair
+from distill.models.repair import Part, Stage, Trace, repair
 
-_TOKENS, _CONTEXT = 32_768, 1024
-"""Calibration is cut to so many tokens, in sequences of so many: the kept streams stay in memory."""
+_HEAD_NORMS = ("q_norm", "k_norm")
+_TOKENS, _IMPORTANCE_TOKENS, _CONTEXT = 32_768, 4096, 1024
+"""Calibration tokens for the fits, for the ranking, and in one sequence: bounds memory and time."""
 
 
 @dataclass(frozen=True)
@@ -47,36 +50,31 @@ class Basis:
 def prune(draft: PreTrainedModel, calibration: Calibration) -> None:
     """Fill `draft` (float32, on the CPU) from the calibration's target, on the target's device.
 
-    The draft's sizes may be at most the target's, its head groups like the target's (see
-    `distill.models.sizes.check_prunable`). With all the target's sizes it computes the same
-    function. A cut part that contributed nothing changes nothing, but for a tied matrix whose final
-    norm has unequal gains: no rotation of it is both embedding and head.
+    The draft's sizes are a part of the target's (`distill.models.prunable.check_cut`). With all of
+    them it computes the target's function, and a part that contributed nothing leaves no trace
+    when cut; but for a tied matrix whose final norm has unequal gains: no rotation makes it both
+    embedding and head, and the last writer is fitted to make up for it.
     """
-    target = calibration.target
-    draft.to(target.device)  # pyright: ignore[reportArgumentType]
-    calibration = Calibration(target, list(_bounded(calibration.sequences)))
-    importance = measure_importance(calibration)
+    target, training = calibration.target, draft.training
+    draft.to(target.device).eval()  # pyright: ignore[reportArgumentType, reportCallIssue]
+    sequences = list(_bounded(calibration.sequences, _TOKENS))
+    few = list(_bounded(sequences, _IMPORTANCE_TOKENS))
+    importance = measure_importance(Calibration(target, few))
     layers = _largest(importance.layers, draft.config.num_hidden_layers).tolist()
-    streams = Streams(
-        [
-            [x.cpu() for x in inputs_of(target, stream_norms(target, layers), ids)]
-            for ids in calibration.sequences
-        ]
-    )
-    fill(draft, target, importance, layers, streams, calibration.sequences)
-    draft.cpu()  # pyright: ignore[reportCallIssue]
-
-
-@torch.no_grad()
-def fill(draft, target, importance, layers, streams, sequences) -> None:
-    basis = _basis(target, streams, draft.config)
+    norms = stream_norms(target, layers)
+    # In the target's dtype on the CPU: every kept stream of every calibration token.
+    traces = [Trace(ids, [x.cpu() for x in inputs_of(target, norms, ids)]) for ids in sequences]
+    basis = _basis(target, draft.config, traces)
     stages = list(_stages(draft, target, layers, importance))
-    _copy(draft, target, stages, basis)
-    repair(draft, target, stages, basis.write, basis.final, streams, sequences)
+    _copy_layers(stages, basis)
+    _copy_head_norms(draft, target, layers)
+    _copy_ends(draft, target, basis)
+    repair(draft, stages, [basis.write] * (len(stages) - 1) + [basis.final], traces)
+    draft.cpu().train(training)  # pyright: ignore[reportCallIssue]
 
 
-def _bounded(sequences) -> Iterator[Tensor]:
-    left = _TOKENS
+def _bounded(sequences: Iterable[Tensor], tokens: int) -> Iterator[Tensor]:
+    left = tokens
     for ids in sequences:
         if left <= 0:
             return
@@ -90,87 +88,114 @@ def _largest(scores: Tensor, count: int) -> Tensor:
     return scores.topk(count).indices.sort().values
 
 
-def _basis(target, streams, config) -> Basis:
-    """Principal axes of the unit streams; the target's own axes where all are kept."""
-    matrix = stack(target).embed_tokens.weight.float()
-    full, width = matrix.shape[1], config.hidden_size
+def _basis(target: PreTrainedModel, config: PretrainedConfig, traces: list[Trace]) -> Basis:
+    """Principal axes of the streams; the target's own axes where all are kept."""
+    full, width = target.config.hidden_size, config.hidden_size
     if width == full:
-        same = torch.eye(full, device=matrix.device)
+        same = torch.eye(full, device=target.device)
         return Basis(same, same, same)
-    axes = torch.linalg.eigh(streams.moment(matrix.device)).eigenvectors.flip(1)[:, :width].float()
+    moment = _moment(traces, target.device)
+    axes = torch.linalg.eigh(moment).eigenvectors.flip(1)[:, :width].float()
     scale = (width / full) ** 0.5
     write = axes * scale
-    final = write
-    if config.tie_word_embeddings:
-        # The stream whose logits through the rotated embedding are nearest to the target's.
-        gain = stack(target).norm.weight.float()
-        gram = matrix.T @ matrix
-        inner = axes.T @ gram
-        final = scale / gain.mean() * (torch.linalg.solve(inner @ axes, inner) * gain).T
-    return Basis(write, axes.T / scale, final)
+    tied = config.tie_word_embeddings
+    return Basis(write, axes.T / scale, _tied_final(target, axes) * scale if tied else write)
+
+
+def _moment(traces: list[Trace], device: torch.device) -> Tensor:
+    """Sum of x x^T over tokens and norms, each x of unit root mean square; float64 [D, D]."""
+    total: Tensor | None = None
+    for trace in traces:
+        for stream in trace.streams:
+            x = stream.to(device).float()
+            unit = x * x.square().mean(-1, keepdim=True).clamp_min(SILENCE).rsqrt()
+            product = (unit.T @ unit).double()
+            total = product if total is None else total + product
+    if total is None:
+        raise ValueError("no sequence to measure the target's activations on")
+    return total
+
+
+def _tied_final(target: PreTrainedModel, axes: Tensor) -> Tensor:
+    """Map [D, d] of the final stream x to the z with E axes mean(g) z nearest to E diag(g) x.
+
+    E [V, D] is the tied matrix, g the final norm's gain: least squares over the vocabulary.
+    """
+    matrix, gain = stack(target).embed_tokens.weight.float(), stack(target).norm.weight.float()
+    inner = axes.T @ (matrix.T @ matrix)
+    return (torch.linalg.solve(inner @ axes, inner) * gain).T / gain.mean()
 
 
 def _stages(
     draft: PreTrainedModel, target: PreTrainedModel, layers: list[int], importance: Importance
 ) -> Iterator[Stage]:
+    """Attention and MLP of each kept layer, with what is kept of them."""
     config = draft.config
     group = config.num_attention_heads // config.num_key_value_heads
     for own, index in zip(stack(draft).layers, layers, strict=True):
         source = stack(target).layers[index]
         kept = _largest(importance.groups[index], config.num_key_value_heads)
-        heads = _rows(kept, own.self_attn.head_dim)
+        values = _rows(kept, own.self_attn.head_dim)
         queries = _rows(kept, own.self_attn.head_dim * group)
-        ours, theirs = own.self_attn, source.self_attn
-        for name in ("q_norm", "k_norm"):
-            if hasattr(theirs, name):
-                getattr(ours, name).weight.copy_(getattr(theirs, name).weight)
+        channels = _largest(importance.channels[index], config.intermediate_size)
+        rows = {"q_proj": queries, "k_proj": values, "v_proj": values}
         yield Stage(
             source.input_layernorm,
-            (
-                Part(ours.q_proj, theirs.q_proj, queries),
-                Part(ours.k_proj, theirs.k_proj, heads),
-                Part(ours.v_proj, theirs.v_proj, heads),
-            ),
-            Part(ours.o_proj, theirs.o_proj, queries),
+            _parts(own.self_attn, source.self_attn, rows),
+            *_parts(own.self_attn, source.self_attn, {"o_proj": queries}),
         )
-        ours, theirs = own.mlp, source.mlp
-        channels = _largest(importance.channels[index], config.intermediate_size)
+        rows = {"gate_proj": channels, "up_proj": channels}
         yield Stage(
             source.post_attention_layernorm,
-            (
-                Part(ours.gate_proj, theirs.gate_proj, channels),
-                Part(ours.up_proj, theirs.up_proj, channels),
-            ),
-            Part(ours.down_proj, theirs.down_proj, channels),
+            _parts(own.mlp, source.mlp, rows),
+            *_parts(own.mlp, source.mlp, {"down_proj": channels}),
         )
+
+
+def _parts(own: nn.Module, source: nn.Module, kept: dict[str, Tensor]) -> tuple[Part, ...]:
+    return tuple(Part(getattr(own, n), getattr(source, n), rows) for n, rows in kept.items())
 
 
 def _rows(blocks: Tensor, size: int) -> Tensor:
+    """Return the rows of whole blocks of `size`."""
     return (blocks[:, None] * size + torch.arange(size)).flatten()
 
 
-def _copy(
-    draft: PreTrainedModel, target: PreTrainedModel, stages: list[Stage], basis: Basis
-) -> None:
-    """Slice and turn every matrix; the layers' norms keep a gain of 1."""
+def _copy_layers(stages: list[Stage], basis: Basis) -> None:
+    """Slice and turn every matrix; the norms' gains go into what reads them and stay 1."""
     for stage in stages:
         gain = stage.norm.weight.float()
+        read, write = basis.read.T.to(gain.device), basis.write.T.to(gain.device)
         for part in stage.readers:
-            rows = part.source.weight.float()[part.kept.to(gain.device)]
-            part.own.weight.copy_((rows * gain) @ basis.read.T.to(gain.device))
+            kept = part.kept.to(gain.device)
+            part.own.weight.copy_((part.source.weight[kept].float() * gain) @ read)
             if part.own.bias is not None:
-                part.own.bias.copy_(part.source.bias[part.kept])
-        writer, turn = stage.writer, basis.write.T.to(gain.device)
-        columns = writer.source.weight.float()[:, writer.kept.to(gain.device)]
-        writer.own.weight.copy_(turn @ columns)
-        if writer.own.bias is not None:
-            writer.own.bias.copy_(turn @ writer.source.bias.float())
-    embedding = stack(target).embed_tokens.weight.float()
-    stack(draft).embed_tokens.weight.copy_(embedding @ basis.write)
-    gain = stack(target).norm.weight.float()
+                part.own.bias.copy_(part.source.bias[kept])
+        own, source, kept = stage.writer.own, stage.writer.source, stage.writer.kept
+        own.weight.copy_(write @ source.weight[:, kept.to(gain.device)].float())
+        if own.bias is not None:
+            own.bias.copy_(write @ source.bias.float())
+
+
+def _copy_head_norms(draft: PreTrainedModel, target: PreTrainedModel, layers: list[int]) -> None:
+    """Qwen 3 norms queries and keys: one gain for all heads, so it is whole in any of them."""
+    for own, index in zip(stack(draft).layers, layers, strict=True):
+        for name in _HEAD_NORMS:
+            if hasattr(own.self_attn, name):
+                norm = getattr(stack(target).layers[index].self_attn, name)
+                getattr(own.self_attn, name).weight.copy_(norm.weight)
+
+
+def _copy_ends(draft: PreTrainedModel, target: PreTrainedModel, basis: Basis) -> None:
+    """Embedding, final norm and head."""
+    embedding, gain = stack(target).embed_tokens.weight.float(), stack(target).norm.weight.float()
+    stack(draft).embed_tokens.weight.copy_(embedding @ basis.write.to(embedding.device))
     if draft.config.tie_word_embeddings:
         full, width = basis.write.shape
         stack(draft).norm.weight.copy_(gain if full == width else gain.mean() * full / width)
-    else:
-        head: nn.Module = target.get_output_embeddings()
-        draft.get_output_embeddings().weight.copy_((head.weight.float() * gain) @ basis.read.T)
+        return
+    head: Any = target.get_output_embeddings()  # pyright: ignore[reportCallIssue]
+    own: Any = draft.get_output_embeddings()  # pyright: ignore[reportCallIssue]
+    own.weight.copy_(
+        (head.weight.float() * gain.to(head.weight.device)) @ basis.read.T.to(head.weight.device)
+    )

@@ -5,10 +5,10 @@ matrices that read the stream are fitted to the target's outputs, matrices that 
 target's stream at the next kept norm. So a writer also stands for the layers dropped after it.
 Each fit is a ridge regression of what is missing, so an exact cut stays as it is.
 
-Shapes: T calibration tokens, n inputs, m outputs, D target width, d draft width.
+Shapes: S tokens of one sequence, n inputs and m outputs of a matrix, D target width, d draft width.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from distill.models.importance import inputs_of, stack, stream_norms
+from distill.models.importance import SILENCE, inputs_of, stream_norms
 
 _RIDGE = 1e-3
 """Relative to the mean squared input."""
@@ -41,67 +41,69 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Streams:
-    """The target's residual stream at each kept norm and the final one: [sequence][norm] [S, D]."""
+class Trace:
+    """One calibration sequence: ids [1, S], the target's stream [S, D] at each kept norm in turn.
 
-    values: Sequence[Sequence[Tensor]]
+    The last stream is the final norm's.
+    """
 
-    def moment(self, device: torch.device) -> Tensor:
-        """Mean of x x^T over tokens and norms, each x of unit root mean square; float64 [D, D]."""
-        total, count = torch.zeros((), dtype=torch.float64, device=device), 0
-        for sequence in self.values:
-            for stream in sequence:
-                unit = _unit(stream.to(device).float())
-                total = total + (unit.T @ unit).double()
-                count += len(unit)
-        return total / count
+    ids: Tensor
+    streams: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class _Error:
+    """What a matrix is given [S, n] and what its output lacks [S, m]."""
+
+    matrix: nn.Linear
+    given: Tensor
+    missing: Tensor
 
 
 def repair(
     draft: PreTrainedModel,
-    target: PreTrainedModel,
     stages: Sequence[Stage],
-    write: Tensor,
-    final: Tensor,
-    streams: Streams,
-    sequences: Sequence[Tensor],
+    turns: Sequence[Tensor],
+    traces: Sequence[Trace],
 ) -> None:
-    """Refit `draft` in place; `write` and `final` [D, d] turn a target's stream into the draft's."""
+    """Refit `draft` in place. turns[i] [D, d] makes the draft's stream after stages[i]."""
     norms = stream_norms(draft, range(draft.config.num_hidden_layers))
-    pairs = list(zip(sequences, streams.values, strict=True))
-    for at, stage in enumerate(stages):
-        def reading(stage=stage, at=at):
-            for ids, values in pairs:
-                (given,) = inputs_of(draft, [stage.readers[0].own], ids)
-                source = values[at].to(stage.norm.weight.device)
-                normed = stage.norm(source)
-                for part in stage.readers:
-                    error = part.source(normed).float()[:, part.kept] - part.own(given)
-                    yield part.own, given, error
-        _refit(reading())
-        turn = final if at + 1 == len(stages) else write
-        def writing(stage=stage, at=at, turn=turn):
-            for ids, values in pairs:
-                given, stream = inputs_of(draft, [stage.writer.own, norms[at + 1]], ids)
-                wanted = values[at + 1].to(turn.device).float()
-                weight = wanted.square().mean(-1, keepdim=True).rsqrt()
-                yield stage.writer.own, given * weight, (wanted @ turn - stream) * weight
-        _refit(writing())
+    for at, (stage, turn) in enumerate(zip(stages, turns, strict=True)):
+        _refit(error for trace in traces for error in _reading(draft, stage, trace, at))
+        _refit(_writing(draft, stage, trace, norms[at + 1], turn, at) for trace in traces)
 
 
-def _refit(errors) -> None:
-    grams, crosses = {}, {}
-    for linear, x, e in errors:
-        grams[linear] = grams.get(linear, 0) + (x.T @ x).double()
-        crosses[linear] = crosses.get(linear, 0) + (x.T @ e).double()
-    for linear, gram in grams.items():
-        linear.weight.add_(_ridge(gram, crosses[linear]).T)
-
-def _ridge(gram, cross):
-    ridge = _RIDGE * gram.diagonal().mean()
-    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    return torch.cholesky_solve(cross, torch.linalg.cholesky(gram + ridge * eye)).float()
+def _reading(draft: PreTrainedModel, stage: Stage, trace: Trace, at: int) -> Iterator[_Error]:
+    (given,) = inputs_of(draft, [stage.readers[0].own], trace.ids)
+    normed = stage.norm(trace.streams[at].to(stage.norm.weight.device))
+    for part in stage.readers:
+        wanted = part.source(normed).float()[:, part.kept.to(normed.device)]
+        yield _Error(part.own, given, wanted.to(given.device) - part.own(given))
 
 
-def _unit(stream: Tensor) -> Tensor:
-    return stream * stream.square().mean(-1, keepdim=True).rsqrt()
+def _writing(
+    draft: PreTrainedModel, stage: Stage, trace: Trace, norm: nn.Module, turn: Tensor, at: int
+) -> _Error:
+    """Each token weighs as the next norm sees it: by the stream's inverse root mean square."""
+    given, found = inputs_of(draft, [stage.writer.own, norm], trace.ids)
+    wanted = trace.streams[at + 1].to(turn.device).float()
+    weight = wanted.square().mean(-1, keepdim=True).clamp_min(SILENCE).rsqrt()
+    return _Error(stage.writer.own, given * weight, (wanted @ turn - found) * weight)
+
+
+def _refit(errors: Iterable[_Error]) -> None:
+    """Add the ridge regression of `missing` on `given` to each matrix (its bias stays)."""
+    moments: dict[nn.Linear, tuple[Tensor, Tensor]] = {}
+    for error in errors:
+        gram = (error.given.T @ error.given).double()
+        cross = (error.given.T @ error.missing).double()
+        if error.matrix in moments:
+            known = moments[error.matrix]
+            gram, cross = gram + known[0], cross + known[1]
+        moments[error.matrix] = gram, cross
+    for matrix, (gram, cross) in moments.items():
+        # The floor keeps inputs that never differ from zero solvable.
+        ridge = _RIDGE * gram.diagonal().mean() + torch.finfo(torch.float32).tiny
+        gram.diagonal().add_(ridge)
+        solved = torch.cholesky_solve(cross, torch.linalg.cholesky(gram))
+        matrix.weight.add_(solved.T)

@@ -61,7 +61,9 @@ def test_windows_join_up_to_their_document(make_tokenizer, library, tmp_path):
 
 
 def test_held_out_rows_are_spread_over_modules(make_tokenizer, library, tmp_path):
-    build_corpus(library, make_tokenizer(), data(train_rows=10, evaluation_rows=12), TARGET, tmp_path)
+    build_corpus(
+        library, make_tokenizer(), data(train_rows=10, evaluation_rows=12), TARGET, tmp_path
+    )
     modules = [name.split(":")[0] for name in load_corpus(tmp_path)["evaluation"]["id"]]
     assert len(set(modules)) == 12
 

@@ -137,3 +137,29 @@ def test_half_precision_logits_give_single_precision_probabilities(dtype):
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(UserError, match=next(iter(settings))):
         Sampling(**settings)
+
+
+def test_rows_of_many_kinds_and_lengths_in_one_batch_are_as_if_alone():
+    """Rows are processed in groups: by setting, prompt length and context length."""
+    torch.manual_seed(0)
+    looks = Sampling(repetition_penalty=1.7, frequency_penalty=0.4, min_new_tokens=2)
+    settings = [looks, Sampling(), looks, looks, Sampling(presence_penalty=0.6), looks]
+    prompts = [2, 1, 2, 3, 2, 2]
+    contexts = [[5, 6], [5], [8, 9], [1, 2, 3], [5, 6, 5], [4, 4, 4, 9]]
+    logits, drafts = torch.randn(6, 3, V), torch.randint(V, (6, 2))
+    distribution = Distribution(settings, prompts, [7], CPU)
+    kept = [5, 0, 2, 3, 4]
+    everyone = distribution(logits, contexts, drafts)
+    distribution.keep(kept)
+    some = distribution(logits[kept], [contexts[row] for row in kept], drafts[kept])
+    for row in range(6):
+        alone = probabilities(
+            settings[row],
+            logits[row : row + 1],
+            contexts[row],
+            drafts[row : row + 1],
+            prompts[row],
+            [7],
+        )
+        torch.testing.assert_close(everyone[row], alone)
+    torch.testing.assert_close(some, everyone[kept])
