@@ -1,1 +1,1 @@
-"""Draft models for speculative decoding: distilled, measured by real decoding, registered, exported."""
+"""Draft models for speculative decoding: distilled, measured by real decoding, exported."""

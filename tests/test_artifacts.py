@@ -95,13 +95,13 @@ def test_other_ranks_wait_for_rank_zero(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_read_only_root_is_refused(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match="paths.output"):
+    with pytest.raises(UserError, match=r"paths\.output"):
         make(tmp_path, [])
 
 
 def test_root_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="paths.output"):
+    with pytest.raises(UserError, match=r"paths\.output"):
         make(tmp_path / "file", [])
 
 

@@ -1,4 +1,4 @@
-"""What a user's mistake looks like: one line, the remedy in it, status 2, nothing heavy imported first."""
+"""What a user's mistake looks like: one line, the remedy in it, status 2."""
 
 import subprocess
 import sys

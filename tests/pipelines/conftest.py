@@ -1,4 +1,4 @@
-"""A tiny target folder with a byte-level tokenizer, and the command line's way to run a job on it."""
+"""A tiny target folder with a byte-level tokenizer, and the command line run on it."""
 
 import json
 import sys
