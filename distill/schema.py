@@ -44,8 +44,8 @@ class DraftConfig:
     """The small model that guesses. Sizes left null are planned from `parameter_ratio`.
 
     init: `scratch`, `svd` (embedding and head projected from the target's), `pruned` (cut out of
-    the target and fitted to it), `pretrained` (trained further) or `ready` (measured as it is, never
-    trained). The last two read `model`.
+    the target and fitted to it), `pretrained` (trained further) or `ready` (measured as it is,
+    never trained). The last two read `model`.
     """
 
     init: str = "svd"

@@ -67,4 +67,5 @@ def held_out(corpus: Artifact, count: int) -> list[list[int]]:
             "data.evaluation_rows, or lower what asks"
         )
     rows = rows.select(range(count))
-    return [list(row["input_ids"][: row["prompt_length"]]) for row in rows]
+    lengths = zip(rows["input_ids"], rows["prompt_length"], strict=True)
+    return [list(tokens[:length]) for tokens, length in lengths]

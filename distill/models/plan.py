@@ -174,6 +174,8 @@ def _search(target: "PretrainedConfig", draft: DraftConfig, budget: float) -> "P
         if holding:
             hidden = max(holding)
             at_most = _MANY_LAYERS if hidden < target.hidden_size else target.num_hidden_layers
+            if draft.init == "pruned":
+                at_most = min(at_most, target.num_hidden_layers)
             layers = draft.num_hidden_layers or min(fits[hidden], at_most)
             return scaled_config(target, draft, hidden, layers)
     raise UserError(

@@ -7,6 +7,8 @@ from transformers import PreTrainedModel
 from distill.errors import UserError
 
 NO_LIMIT = 2**31
+# Families that always use ALiBi; others say so in their configuration.
+ALIBI_TYPES = ("bloom", "mpt")
 
 
 def context_limit(model: PreTrainedModel) -> int:
@@ -46,6 +48,11 @@ def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
         raise UserError(
             f"{name} has dynamic rotary scaling, whose angles change with the length of the text "
             "while the cache keeps the old ones; use a model with fixed scaling (yarn, llama3)."
+        )
+    if getattr(config, "alibi", False) or config.model_type in ALIBI_TYPES:
+        raise UserError(
+            f"{name} tells positions by ALiBi biases, which transformers makes from a padding mask "
+            "that ragged rows do not have; use a model with rotary or learned positions."
         )
     window = getattr(config, "sliding_window", None)
     if not kinds:

@@ -48,10 +48,10 @@ def make_target(family="llama", **changes):
     return model.eval().requires_grad_(False)
 
 
-def calibration(target, rows=16):
+def calibration(target, rows=6):
     generator = torch.Generator().manual_seed(1)
     return Calibration(
-        target, [torch.randint(0, 96, (1, 24), generator=generator) for _ in range(rows)]
+        target, [torch.randint(0, 96, (1, 48), generator=generator) for _ in range(rows)]
     )
 
 
@@ -160,17 +160,33 @@ SMALL = {
 }
 
 
-def overlap(draft, target):
-    with torch.no_grad():
-        p, q = (model(UNSEEN).logits.softmax(-1) for model in (target, draft))
-    return torch.minimum(p, q).sum(-1).mean().item()
-
-
-def test_repair_raises_alpha(monkeypatch):
+def test_repair_makes_up_for_channels_that_the_kept_ones_predict(monkeypatch):
+    """Channel 24 + i copies channel i but writes something else: a sum of columns is exact."""
     target = make_target()
-    repaired = overlap(cut(target, **SMALL), target)
+    with torch.no_grad():
+        for layer in target.model.layers:
+            for reader in (layer.mlp.gate_proj, layer.mlp.up_proj):
+                reader.weight[24:] = reader.weight[:24]
+            layer.mlp.down_proj.weight[:, 24:] *= 0.2
+    repaired = cut(target, intermediate_size=24)
+    columns = target.model.layers[0].mlp.down_proj.weight
+    own = repaired.model.layers[0].mlp.down_proj.weight
+    summed = columns[:, :24] + columns[:, 24:]
+    assert (own - summed).norm() < 0.02 * summed.norm()
     monkeypatch.setattr("distill.models.prune.repair", lambda *_: None)
-    assert repaired > overlap(cut(target, **SMALL), target) + 0.02
+    assert gap(repaired, target) < 0.2 * gap(cut(target, intermediate_size=24), target)
+
+
+def test_repair_makes_up_for_a_layer_that_the_others_predict(monkeypatch):
+    """Layer 1 writes what layer 0's channels already know: the kept layer takes its part over."""
+    target = make_target(num_hidden_layers=2)
+    first, second = target.model.layers
+    with torch.no_grad():
+        second.self_attn.o_proj.weight.zero_()
+        second.mlp.down_proj.weight *= 0.05
+    repaired = gap(cut(target, num_hidden_layers=1), target)
+    monkeypatch.setattr("distill.models.prune.repair", lambda *_: None)
+    assert repaired < gap(cut(target, num_hidden_layers=1), target)
 
 
 def test_a_token_with_a_massive_activation_does_not_decide():
@@ -193,7 +209,7 @@ def test_importance_is_energy_relative_to_the_stream():
         for channel in range(48):
             written = acts[:, channel, None] * layer.mlp.down_proj.weight[:, channel]
             total[channel] += (written.square().sum(-1) / stream.square().sum(-1)).sum()
-    assert torch.allclose(found.channels[0].float(), total / 48, rtol=1e-4)
+    assert torch.allclose(found.channels[0].float(), total / 96, rtol=1e-4)
     assert (found.layers > 0).all()
     assert found.groups.shape == (3, 2)
 

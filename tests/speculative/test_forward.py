@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import FalconConfig, FalconForCausalLM
 
 from distill.errors import UserError
 from distill.speculative import decode
@@ -103,6 +104,14 @@ def test_dynamic_rotary_scaling_is_refused(make_llama):
     rotary = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     with pytest.raises(UserError, match="dynamic rotary"):
         decode(make_llama(rope_parameters=rotary), [[1]])
+
+
+def test_alibi_is_refused():
+    config = FalconConfig(
+        vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, alibi=True
+    )
+    with pytest.raises(UserError, match="ALiBi"):
+        decode(FalconForCausalLM(config).eval(), [[1]])
 
 
 def test_chunked_attention_is_refused(make_llama):
