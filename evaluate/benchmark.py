@@ -73,6 +73,26 @@ class Line:
     def efficiency(self) -> float:
         return self.speedup / self.predicted
 
+    def numbers(self) -> dict[str, float | None]:
+        """Its numbers by name, medians of the rates."""
+        return {
+            "batch_size": self.batch_size,
+            "num_draft_tokens": self.num_draft_tokens,
+            "generate": self.generate.median,
+            "plain": self.plain.median,
+            "plain_over_generate": self.plain.over(self.generate),
+            "assisted": self.assisted and self.assisted.median,
+            "speculative": self.speculative.median,
+            "speculative_over_assisted": self.assisted and self.speculative.over(self.assisted),
+            "alpha": self.alpha,
+            "tokens_per_pass": self.tokens_per_pass,
+            "c": self.cost.c,
+            "v": self.cost.v,
+            "speedup": self.speedup,
+            "predicted_speedup": self.predicted,
+            "engine_efficiency": self.efficiency,
+        }
+
 
 @dataclass(frozen=True)
 class Contest:

@@ -17,7 +17,7 @@ from distill.pipelines import prepare
 from distill.pipelines.inputs import plain
 from distill.pipelines.pair import find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
-from distill.tracking.runs import Run, numbers
+from distill.tracking.runs import Run
 from distill.versions import hardware
 
 log = logging.getLogger(__name__)
@@ -66,13 +66,13 @@ def _decoding(cfg: DictConfig) -> Artifact:
             log.info("benchmark: batch %d done", found[0].batch_size)
             lines += found
         (folder / TABLE).write_text(as_text(decoding_table(lines), 190), encoding="utf-8")
-        rows = [{**asdict(one), "efficiency": one.efficiency} for one in lines]
-        write_json(folder / RESULTS, {"lines": rows, **settings})
-        stage.log_table("benchmark", [dict(numbers(row)) for row in rows])
+        rows = [line.numbers() for line in lines]
+        runs = [asdict(line) for line in lines]
+        write_json(folder / RESULTS, {"lines": rows, "runs": runs, **settings})
+        stage.log_table("benchmark", rows)
         stage.log_folder(folder, "benchmark")
-        return {
-            "efficiency": {f"b{x.batch_size}_k{x.num_draft_tokens}": x.efficiency for x in lines}
-        }
+        efficiency = {f"b{x.batch_size}_k{x.num_draft_tokens}": x.efficiency for x in lines}
+        return {"engine_efficiency": efficiency}
 
     return run_stage(cfg, "benchmark", settings, [], produce)
 

@@ -119,7 +119,10 @@ def _screen(
     most = cfg.evaluate.max_candidates
     if len(drafts) <= most:
         return drafts
-    rows = [Trajectory(r["id"], list(r["input_ids"]), r["prompt_length"]) for r in held_out]
+    rows = [
+        Trajectory(row["id"], list(row["input_ids"]), row["prompt_length"])
+        for row in held_out.to_list()
+    ]
     bootstrap = Bootstrap(cfg.evaluate.bootstrap, cfg.seed)
     agreements = teacher_forced(target, drafts, rows, vocabulary, bootstrap=bootstrap)
     for name, found in agreements.items():
@@ -128,8 +131,8 @@ def _screen(
 
 
 def _prompts(rows: "Dataset", most: int) -> list[Prompt]:
-    rows = rows.select(range(min(most, len(rows))))
-    return [Prompt(r["id"], r["domain"], list(r["input_ids"][: r["prompt_length"]])) for r in rows]
+    first = rows.select(range(min(most, len(rows)))).to_list()
+    return [Prompt(r["id"], r["domain"], list(r["input_ids"][: r["prompt_length"]])) for r in first]
 
 
 def _report(

@@ -59,5 +59,5 @@ def _method(cfg: DictConfig) -> dict[str, Any]:
 
 def _prompts(cfg: DictConfig) -> list[list[int]]:
     rows = load_corpus(generate.run(cfg).path)["evaluation"]
-    rows = rows.select(range(min(PROOF_PROMPTS, len(rows))))
-    return [list(row["input_ids"][: row["prompt_length"]]) for row in rows]
+    first = rows.select(range(min(PROOF_PROMPTS, len(rows)))).to_list()
+    return [list(row["input_ids"][: row["prompt_length"]]) for row in first]

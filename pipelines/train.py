@@ -104,7 +104,7 @@ def make_draft(
         return draft, f"{cfg.draft.model.id}: {parameters / 1e6:.2f} M parameters"
     plan = plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
     rows = load_corpus(corpus.path)["train"]
-    sample = rows.select(range(min(STATISTICS_ROWS, len(rows))))
+    sample = rows.select(range(min(STATISTICS_ROWS, len(rows)))).to_list()
     sequences = [torch.tensor([row["input_ids"]]) for row in sample]
     draft = initialise_draft(
         plan,

@@ -77,7 +77,7 @@ def test_benchmark_of_decoding(distill, draft, tmp_path, capsys):
         (1, 1), (1, 2), (2, 1), (2, 2),
     ]  # fmt: skip
     assert [one["assisted"] is None for one in lines] == [False, False, True, True]
-    assert all(one["efficiency"] > 0 for one in lines)
+    assert all(one["engine_efficiency"] > 0 for one in lines)
     assert "efficiency" in capsys.readouterr().out
 
 
@@ -105,7 +105,7 @@ def test_probe_needs_no_data_and_no_budget(distill, tmp_path, capsys):
         (["pipeline=benchmark", "benchmark.batch_sizes=[]"], "benchmark.batch_sizes"),
         (["pipeline=benchmark", "benchmark.batch_sizes=[64]"], "data.evaluation_rows"),
         (["pipeline=probe", "probe.contexts=[4096]"], "the target holds 256"),
-        (["pipeline=probe", "probe.drafts=[]"], "probe.drafts"),
+        (["pipeline=probe", "probe.contexts=[16]", "probe.drafts=[]"], "probe.drafts"),
         (["pipeline=probe", "probe.num_draft_tokens=[0]"], "probe.num_draft_tokens"),
     ],
 )
