@@ -13,11 +13,10 @@ from transformers import PreTrainedModel
 from distill.errors import UserError
 from distill.evaluate.acceptance import Cost
 from distill.evaluate.generating import generating
-from distill.evaluate.steps import DRAFTED, Setting, clock, draft_step, time_steps, verify_steps
+from distill.evaluate.steps import clock
 from distill.speculative import ModelDrafter, Output, Sampling, decode
 
 GREEDY = Sampling(temperature=0)
-STEP_REPETITIONS = 9
 
 Decoding = Callable[[], Output | None]
 """Decodes all prompts once; transformers' arms have nothing to tell but their time."""
@@ -51,7 +50,7 @@ class Rate:
 class Line:
     """One batch size and k. Rates are of whole calls, prompts included; speedup of decoding alone.
 
-    predicted: tokens_per_pass / (v + k·c), with c and v from steps timed by themselves.
+    predicted: tokens_per_pass / (v + k·c), with c and v from the steps of the same runs.
     """
 
     batch_size: int
@@ -119,7 +118,6 @@ def benchmark(
 
 
 def _at(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> list[Line]:
-    costs = _costs(contest, prompts, ks)
     arms: dict[str, Decoding] = {
         "generate": generating(contest.target, prompts, contest.max_new_tokens),
         "plain": _ours(contest, prompts),
@@ -147,7 +145,7 @@ def _at(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> list[L
             speculative=whole[f"speculative {k}"],
             alpha=outputs[f"speculative {k}"][0].stats.alpha,
             tokens_per_pass=outputs[f"speculative {k}"][0].stats.tokens_per_pass,
-            cost=costs[k],
+            cost=_cost(outputs["plain"], outputs[f"speculative {k}"]),
             speedup=decoding[f"speculative {k}"].over(decoding["plain"]),
         )
         for k in ks
@@ -173,18 +171,19 @@ def _alternate(
     return seconds, outputs
 
 
-def _costs(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> dict[int, Cost]:
-    """Costs c and v at this batch and the middle of the decoding, by the probe's own steps."""
-    context = max(map(len, prompts)) + contest.max_new_tokens // 2
-    setting = Setting(len(prompts), context, contest.vocabulary_size, GREEDY)
-    steps = {
-        f"verify {width}": step
-        for width, step in verify_steps(contest.target, [1, *(k + 1 for k in ks)], setting).items()
-    }
-    steps["draft"] = draft_step(contest.draft, setting)
-    seconds = time_steps(steps, STEP_REPETITIONS, contest.target.device)
-    step, drafting = seconds["verify 1"], seconds["draft"] / DRAFTED
-    return {k: Cost(drafting / step, seconds[f"verify {k + 1}"] / step) for k in ks}
+def _cost(plain: Sequence[Output], speculative: Sequence[Output]) -> Cost:
+    """Costs c and v from the steps of these very runs: on a busy machine others would mislead."""
+    step, _ = _step_seconds(plain)
+    verify, draft = _step_seconds(speculative)
+    return Cost(c=draft / step, v=verify / step)
+
+
+def _step_seconds(outputs: Sequence[Output]) -> tuple[float, float]:
+    """Mean seconds of a target pass and of a draft step (0 where none was made)."""
+    timings = [output.timing for output in outputs]
+    verify = sum(t.verify_seconds for t in timings) / sum(t.verify_steps for t in timings)
+    drafts = sum(t.draft_steps for t in timings)
+    return verify, sum(t.draft_seconds for t in timings) / drafts if drafts else 0.0
 
 
 def _ours(contest: Contest, prompts: Sequence[list[int]], k: int = 0) -> Decoding:

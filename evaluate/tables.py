@@ -48,7 +48,7 @@ def candidates_table(table: Sequence[TableRow], champion: Arm) -> Table:
 def prospects_table(prospects: Sequence[Prospect]) -> Table:
     """What each draft could gain under each load, by alpha."""
     view = Table(title="Predicted speedup by alpha, from times measured here with random weights")
-    view.add_column("draft", overflow="fold")
+    view.add_column("draft", no_wrap=True)
     for heading in ("batch", "context", "target ms", "draft ms", "c", "v(k)", "breaks even"):
         view.add_column(heading, justify="right", no_wrap=True)
     for alpha in ALPHAS:
@@ -123,7 +123,7 @@ def decoding_table(lines: Sequence[Line]) -> Table:
         "ratio: here over transformers, runs of one place in A B B A. assisted: transformers' "
         "assisted generation, one prompt at a time. speedup: over plain here, decoding alone. "
         "predicted: tokens/pass / (v + k·c), c one draft step and v one pass over k+1 tokens, in "
-        "target steps, timed by themselves. efficiency: speedup / predicted."
+        "steps of plain decoding, from the same runs. efficiency: speedup / predicted."
     )
     return view
 

@@ -177,15 +177,6 @@ def test_repair_makes_up_for_channels_that_the_kept_ones_predict(monkeypatch):
     assert gap(repaired, target) < 0.5 * gap(cut(target, intermediate_size=24), target)
 
 
-def test_a_token_with_a_massive_activation_does_not_decide():
-    """One embedding row a thousand times the others' size: importance stays relative to it."""
-    target = make_target()
-    before = measure_importance(calibration(target)).channels
-    target.model.embed_tokens.weight[5] *= 1000
-    after = measure_importance(calibration(target)).channels
-    assert (after / before).max() < 2
-
-
 def test_importance_is_energy_relative_to_the_stream():
     target = make_target()
     sequences = calibration(target, rows=2)

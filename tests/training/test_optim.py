@@ -45,7 +45,7 @@ def test_each_group_keeps_its_own_full_rate(tiny) -> None:
     optimizers = build_optimizers(tiny.llama(16, seed=0), OptimizerConfig(lr=0.1, muon=True))
     scale_learning_rates(optimizers, 0.5)
     scale_learning_rates(optimizers, 0.25)
-    assert [o.param_groups[0]["lr"] for o in optimizers] == [0.02 * 0.25, 0.1 * 0.25]
+    assert [o.param_groups[0]["lr"] for o in optimizers] == [0.01 * 0.25, 0.1 * 0.25]
 
 
 @pytest.mark.parametrize("changes", [{"lr": 0.0}, {"weight_decay": -1.0}, {"betas": [0.9, 1.0]}])
