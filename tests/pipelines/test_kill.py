@@ -16,7 +16,8 @@ def command(target: Path, output: Path) -> list[str]:
         sys.executable, "-m", "distill", "pipeline=train", "target=folder", f"target.id={target}",
         f"paths.output={output}", f"paths.cache={output / 'cache'}", "target.dtype=float32",
         "trainer=cpu", "draft.hidden_size=32", "draft.num_hidden_layers=1", "data.train_rows=64",
-        "data.validation_rows=4", "data.evaluation_rows=4", "data.max_length=96", "data.prompt_tokens=16",
+        "data.validation_rows=4", "data.evaluation_rows=4", "data.max_length=96",
+        "data.prompt_tokens=16",
         "trainer.tokens_per_batch=128", "trainer.tokens_per_step=128", "trainer.checkpoints=2",
         "trainer.resume_every_seconds=0.5", "budget.tokens=60000",
     ]  # fmt: skip
