@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from distill.losses.head import Head
+from distill.losses.reduce import predicting
 
 
 @dataclass(frozen=True)
@@ -41,5 +42,4 @@ def predicting_positions(supervised: Tensor) -> Tensor:
     `supervised` [B, S] marks tokens being predicted; the state that predicts token s is at s − 1,
     so the first column never counts.
     """
-    rows, columns = supervised[:, 1:].nonzero(as_tuple=True)
-    return rows * supervised.shape[1] + columns
+    return predicting(supervised).flatten().nonzero().squeeze(1)
