@@ -98,9 +98,8 @@ def check_targets(cfg: DictConfig) -> None:
             continue
         for key in given:
             if key not in allowed:
-                raise UserError(
-                    f"{path}.{key} is not an argument of {node['_target_']}{nearest(key, allowed)}"
-                )
+                hint = nearest(f"{path}.{key}", {f"{path}.{name}" for name in allowed})
+                raise UserError(f"{path}.{key} is not an argument of {node['_target_']}{hint}")
 
 
 def explain(error: Exception) -> str:
@@ -118,32 +117,43 @@ def _hint(text: str) -> str:
     if option := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
         group = CONF / option.group(1)
         return nearest(option.group(2), {path.stem for path in group.glob("*.yaml")})
-    if key := re.search(r"[Kk]ey '([^']+)'", text):
-        return nearest(key.group(1), {*_schema_keys(schema.Config), *_file_keys()})
+    if key := re.search(r"override '([^']+)'|[Kk]ey '([^']+)'", text):
+        return nearest(key.group(1) or key.group(2), {*_schema_keys(schema.Config), *_file_keys()})
     return ""
 
 
 def nearest(name: str, known: Mapping[str, Any] | set[str]) -> str:
-    """A hint, `; did you mean …?`, or nothing when no known name is close."""
-    close = difflib.get_close_matches(name.split(".")[-1], list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    """A hint, `; did you mean …?`, or nothing when no known name is close.
+
+    Names are compared by their last part and told in full: the place is often what was forgotten.
+    """
+    last = {full: full.rpartition(".")[2] for full in known}
+    close = difflib.get_close_matches(name.rpartition(".")[2], set(last.values()), n=1)
+    alike = [full for full in known if last[full] in close]
+    best = max(sorted(alike), key=lambda full: _likeness(full, name), default=None)
+    return f"; did you mean {best}?" if best else ""
 
 
-def _schema_keys(config: type) -> Iterator[str]:
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def _schema_keys(config: type, place: str = "") -> Iterator[str]:
     for field in fields(config):
-        yield field.name
+        yield f"{place}{field.name}"
         for kind in (field.type, *get_args(field.type)):
             if isinstance(kind, type) and is_dataclass(kind):
-                yield from _schema_keys(kind)
+                yield from _schema_keys(kind, f"{place}{field.name}.")
 
 
 def _file_keys() -> Iterator[str]:
     """Arguments of the `_target_` nodes, which only the files of conf/ name."""
     for path in CONF.rglob("*.yaml"):
+        group = path.parent.name
         for key, value in yaml.safe_load(path.read_text()).items():
-            yield key
+            yield f"{group}.{key}"
             if isinstance(value, dict):
-                yield from value
+                yield from (f"{group}.{key}.{name}" for name in value)
 
 
 def _target_nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -18,13 +18,14 @@ def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("argument", "remedy"),
     [
-        ("evaluate.marginn=2", "did you mean margin?"),
+        ("evaluate.marginn=2", "did you mean evaluate.margin?"),
         ("darft=tenth", "did you mean draft?"),
+        ("output=/tmp", "did you mean paths.output?"),
         ("draft=tenht", "did you mean tenth?"),
         ("+experiment=quikstart", "did you mean quickstart?"),
-        ("objective.temprature=2", "did you mean temperature?"),
-        ("+draft.hiden_size=2", "did you mean hidden_size?"),
-        ("+objective.temprature=2", "did you mean temperature?"),
+        ("objective.temprature=2", "did you mean objective.temperature?"),
+        ("+draft.hiden_size=2", "did you mean draft.hidden_size?"),
+        ("+objective.temprature=2", "did you mean objective.temperature?"),
         ("budget.tokens=many", "budget.tokens"),
         ("target=hub", "target.id"),
         ("data=jsonl", "data.source.path"),

@@ -79,9 +79,10 @@ def _heads(target: "PretrainedConfig", hidden: int, unit: int) -> int:
         if hidden % heads == 0 and (free or hidden // heads % 2 == 0)
     ]
     if not choices:
+        multiple = unit if free else head_dim
         raise UserError(
-            f"hidden size {hidden} holds no heads of even width for {target.model_type}: change "
-            f"draft.hidden_size to a multiple of {head_dim}."
+            f"hidden size {hidden} holds no whole heads for {target.model_type}: change "
+            f"draft.hidden_size to a multiple of {multiple}."
         )
     return min(choices, key=lambda heads: (abs(heads * head_dim - hidden), -heads))
 
