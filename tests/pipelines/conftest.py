@@ -32,7 +32,15 @@ def write_tokenizer(folder: Path, swap: bool = False) -> None:
     fast.save_pretrained(folder)
 
 
-def write_model(folder: Path, layers: int = 2, hidden: int = 64, swap: bool = False) -> Path:
+def write_model(
+    folder: Path,
+    layers: int = 2,
+    hidden: int = 64,
+    swap: bool = False,
+    spread: float = 0.02,
+    noise: float = 0.0,
+) -> Path:
+    """spread: of the weights; from 0.2 on a token's successor depends on more than itself."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=256 + len(SPECIAL),
@@ -45,8 +53,13 @@ def write_model(folder: Path, layers: int = 2, hidden: int = 64, swap: bool = Fa
         tie_word_embeddings=True,
         bos_token_id=256,
         eos_token_id=257,
+        initializer_range=spread,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += noise * torch.randn_like(weight)
+    model.save_pretrained(folder)
     write_tokenizer(folder, swap)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [257]}))
     return folder

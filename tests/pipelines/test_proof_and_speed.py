@@ -29,6 +29,23 @@ def result(tmp_path: Path, stage: str, name: str):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
+def test_certificate_of_a_pair_passes_with_every_control_caught(
+    certified, tmp_path, tmp_path_factory, capsys
+):
+    sharp = write_model(tmp_path_factory.mktemp("sharp"), spread=0.2)
+    near = write_model(tmp_path_factory.mktemp("near"), spread=0.2, noise=0.03)
+    certified(f"target.id={sharp}", f"draft.model.id={near}", "certify.max_new_tokens=32")
+    printed = capsys.readouterr().out
+    certificate = result(tmp_path, "certify", "certificate.json")
+    assert certificate["passed"]
+    assert len(certificate["controls"]) == 6
+    assert all(one["passed"] for one in [*certificate["checks"], *certificate["controls"]])
+    assert certificate["pair"]["half"] == "bfloat16"
+    assert "exact speculative decoding: certified" in printed
+    assert "FAIL" not in printed
+
+
 def test_failed_certificate_ends_with_status_one_also_when_found_again(
     certified, tmp_path, capsys, monkeypatch
 ):
