@@ -92,7 +92,7 @@ class OptimizerConfig:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
     weight_decay: float = 0.01
     muon: bool = False
-    muon_lr: float = 0.01
+    muon_lr: float = 0.002
 
 
 @dataclass

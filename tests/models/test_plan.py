@@ -46,6 +46,27 @@ def test_a_tenth_of_135m_worked_by_hand(smollm):
     assert plan.head_share == pytest.approx(49152 * 224 / plan.parameters)
 
 
+def test_a_pruned_tenth_keeps_twice_the_heads_and_channels(smollm):
+    config = plan_draft(smollm, DraftConfig(init="pruned")).config
+    # 192 / 576 of 9 heads and of 1536 channels is 3 and 512
+    assert (config.hidden_size, config.num_attention_heads, config.num_key_value_heads) == (
+        192,
+        6,
+        2,
+    )
+    assert config.intermediate_size == 1024
+    # 192·(6 + 2 + 2 + 6)·64 attention, 3·192·1024 MLP, 2·192 norms; what a tenth still holds
+    layer = 192 * 16 * 64 + 3 * 192 * 1024 + 2 * 192
+    assert config.num_hidden_layers == (13_451_500 - 49152 * 192 - 192) // layer == 5
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.9])
+def test_a_pruned_draft_keeps_no_more_than_there_is(smollm, ratio):
+    config = plan_draft(smollm, DraftConfig(init="pruned", parameter_ratio=ratio)).config
+    assert config.num_attention_heads <= 9
+    assert config.intermediate_size <= 1536
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2"])
 @pytest.mark.parametrize("ratio", [0.3, 0.5, 0.8])
 def test_never_over_the_budget_and_of_the_family(folder, family, ratio):
