@@ -5,13 +5,13 @@ numbers and verdict stand at the top level too. An interval is {"value", "low", 
 null stands where nothing was counted. No local paths.
 
 Top level:
-    draft, num_draft_tokens, alpha, alpha_low, alpha_high, alpha_empirical, tokens_per_pass,
+    sampling, batch_size, draft, num_draft_tokens, alpha, alpha_low, alpha_high, alpha_empirical, tokens_per_pass,
     draft_utilisation, cost_ratio, verify_cost, speedup, speedup_low, speedup_high,
     speedup_end_to_end, predicted_speedup, engine_efficiency, verdict, reason, break_even_alpha,
     best_k, draft_weights_sha256, parameter_ratio
         flat numbers and texts, of the champion of the first load
     loads         [load], in the configured order
-    domains       {domain: part} of the first load's champion
+    domains       [part], by name, of the first load's champion
     passes_share  target passes spent (screening included) over those of decoding every candidate at
                   every k over every prompt; over all loads
     calibration   [line], one per load and k of the load's champion: predicted against measured
@@ -23,9 +23,9 @@ Top level:
 
 load:
     sampling, batch_size, every flat key from `draft` to `best_k`, and
-    passes_share, floors [floor], domains {domain: part}, buckets {label: part}
+    passes_share, floors [floor], domains [part], buckets [part] (shortest first)
 part:         one domain or context-length bucket, of the load's champion
-    prompts (turns counted), units, alpha (interval), speedup (interval), tokens_per_pass
+    name, prompts (turns counted), units, alpha (interval), speedup (interval), tokens_per_pass
 floor:        domain, floor, decision ("ship" where it holds), speedup (interval)
 line:
     sampling, batch_size, candidate, num_draft_tokens, alpha, cost_ratio, verify_cost,
