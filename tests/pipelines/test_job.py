@@ -36,7 +36,9 @@ def test_code_job_from_nothing_and_again(distill, capsys, manifests):
     distill()
     first = read_summary(capsys.readouterr().out)
     assert first.keys() >= SUMMARY_KEYS
-    assert all(not isinstance(value, dict | list) for value in first.values())
+    nested = {key for key, value in first.items() if isinstance(value, dict | list)}
+    assert nested == {"loads", "domains", "calibration"}
+    assert (len(first["loads"]), len(first["calibration"])) == (1, 2)
     assert first["train_tokens"] >= 600
     assert 0 <= first["alpha_low"] <= first["alpha"] <= first["alpha_high"] <= 1
     exported = AutoModelForCausalLM.from_pretrained(first["export_path"], dtype=torch.float32)
