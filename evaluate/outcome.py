@@ -2,7 +2,7 @@
 
 A load is a sampling setting at a batch size. The first one configured decides: its champion's
 numbers and verdict stand at the top level too. An interval is {"value", "low", "high"} (95%);
-null stands where nothing was counted. No local paths.
+null stands where nothing was counted.
 
 Top level:
     sampling, batch_size, draft, num_draft_tokens, alpha, alpha_low, alpha_high, alpha_empirical,

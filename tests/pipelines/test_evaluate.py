@@ -143,8 +143,9 @@ def test_own_checkpoints_are_not_read_again(distill, tmp_path, monkeypatch):
 REFUSED = [
     (["evaluate.num_draft_tokens=[]"], "evaluate.num_draft_tokens"),
     (["evaluate.batch_sizes=[]"], "evaluate.batch_sizes"),
+    (["evaluate.batch_sizes=[2,2]"], "each once"),
     (["evaluate.batch_sizes=[0]"], "evaluate.batch_sizes"),
-    (["evaluate.contexts=[512,256]"], "rising"),
+    (["evaluate.contexts=[512,256]"], "must rise"),
     (["evaluate.samplings=[]"], "evaluate.samplings"),
     (["evaluate.samplings=[{temperature:0},{temperature:0}]"], "each once"),
     (["evaluate.samplings=[{temperature:-1}]"], "temperature"),
