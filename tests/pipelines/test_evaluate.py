@@ -182,7 +182,7 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
     ("arguments", "remedy"),
     [
         (["evaluate.domains=[chat]", "evaluate.num_prompts=1"], "no prompts are left"),
-        (["+evaluate.floors.math=1", "evaluate.num_prompts=1"], "none of its prompts is decoded"),
+        (["+evaluate.floors.chat=1"], "none of its prompts is decoded"),
     ],
 )
 def test_no_prompt_left(evaluated, tmp_path, capsys, arguments, remedy):
