@@ -24,8 +24,8 @@ SaveDraft = Callable[[PreTrainedModel, Path], None]
 class Candidates(TrainingCallback):
     """Writes `<folder>/tokens-000123456/` at `count` even points of the budget, last at its end.
 
-    Each is a loadable draft folder plus metrics.json: tokens, and kl and alpha on the validation
-    rows. A folder appears under its name only when it is complete.
+    Each is a loadable draft folder plus metrics.json: tokens, and kl, alpha and agreement on the
+    validation rows. A folder appears under its name only when it is complete.
     """
 
     def __init__(self, folder: Path, count: int, held_out: HeldOut, save: SaveDraft):
@@ -65,7 +65,7 @@ class Candidates(TrainingCallback):
         partial = self._folder / f"partial-{tokens:09d}"
         shutil.rmtree(partial, ignore_errors=True)
         self._save(draft, partial)
-        metrics = {"tokens": tokens, "kl": measured["kl"], "alpha": measured["alpha"]}
+        metrics = {"tokens": tokens, **{n: measured[n] for n in ("kl", "alpha", "agreement")}}
         (partial / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
         if final.exists():
             shutil.rmtree(final)
