@@ -142,5 +142,5 @@ def test_a_stopped_clock_counts_neither_for_the_budget_nor_for_the_rate(monkeypa
     ],
 )
 def test_impossible_settings_are_refused(changes: dict) -> None:
-    with pytest.raises(UserError, match="trainer.decode_"):
+    with pytest.raises(UserError, match=r"trainer\.decode_"):
         check_trainer(TrainerConfig(accelerator="cpu", **changes))
