@@ -158,20 +158,35 @@ class SamplingConfig:
 
 @dataclass
 class EvaluateConfig:
-    """Real speculative decoding over held-out prompts."""
+    """Real speculative decoding over held-out prompts: every k at every load.
+
+    A load is one of `samplings` at one of `batch_sizes`. The first of both is the serving setting,
+    whose verdict is the job's.
+    """
 
     candidates: list[str] = field(default_factory=list)
-    """Draft folders or MLflow URIs to measure; empty: this job's own checkpoints."""
+    """Draft folders, folders of a training run or MLflow URIs; empty: this job's own checkpoints."""
     max_candidates: int = 3
     """Decoded for real: the best by teacher-forced alpha on held-out rows, and always the last."""
     num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    samplings: list[SamplingConfig] = field(default_factory=lambda: [SamplingConfig()])
+    batch_sizes: list[int] = field(default_factory=lambda: [1])
+    contexts: list[int] = field(default_factory=lambda: [256, 1024, 4096])
+    """Upper edges of the context-length buckets, in prompt tokens."""
+    prompts: str | None = None
+    """A JSONL file, read as `data=jsonl` reads one; null: the held-out part of the data."""
+    domains: list[str] | None = None
+    """Only prompts of these domains."""
     num_prompts: int = 16
-    batch_size: int = 1
+    """Conversations, spread evenly over the domains; each of their turns is decoded."""
     max_new_tokens: int = 64
+    racing: bool = False
+    """Candidates and k that can no longer win stop decoding, after 5, 10, 20, … timed batches."""
     bootstrap: int = 2000
     margin: float = 1.0
     """`ship` needs the lower bound of speedup above this."""
+    floors: dict[str, float] = field(default_factory=dict)
+    """Domain to the speedup it needs: `evaluate.floors={code:1.0}`."""
     gate: bool = False
     """Exit non-zero on `do not ship`."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow
@@ -15,11 +16,12 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Prompt:
-    """A held-out prompt as token ids."""
+    """A prompt as token ids. id names its conversation; turn is its place in it, from 0."""
 
     id: str
     domain: str
     tokens: list[int]
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,15 @@ PLAIN_ARM = Arm(PLAIN, 0)
 class Measurement:
     """One prompt decoded once by one arm. Times in seconds: an equal share of its batch's.
 
-    unit names the batch: its prompts shared one clock, so times are resampled by it. draft_steps
-    and verify_steps count the batch's passes, shared out like the times. committed: tokens emitted.
+    prompt_id names the conversation. unit names the conversations that were batched together: they
+    shared one clock, so times are resampled by it. draft_steps and verify_steps count the batch's
+    passes, shared out like the times. bucket: of the prompt's length. committed: tokens emitted.
     """
 
     prompt_id: str
+    turn: int
     domain: str
+    bucket: str
     candidate: str
     num_draft_tokens: int
     batch_size: int
@@ -73,16 +78,27 @@ class Measurement:
         return Arm(self.candidate, self.num_draft_tokens)
 
     @property
-    def key(self) -> tuple[str, str, int, str, int, int]:
+    def key(self) -> tuple[str, str, int, str, int, int, int]:
         """What may be there only once."""
         return (
             self.candidate,
             self.sampling,
             self.batch_size,
             self.prompt_id,
+            self.turn,
             self.num_draft_tokens,
             self.repetition,
         )
+
+
+def bucket_of(tokens: int, edges: Sequence[int]) -> str:
+    """The label of the context-length bucket: `≤256`, `257–1024`, …, `>4096`. Edges rise."""
+    if not edges or tokens <= edges[0]:
+        return f"≤{edges[0]}" if edges else "all"
+    for low, high in pairwise(edges):
+        if tokens <= high:
+            return f"{low + 1}–{high}"
+    return f">{edges[-1]}"
 
 
 def write_rows(path: Path, rows: Sequence[Measurement]) -> None:

@@ -2,16 +2,27 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 from transformers import PreTrainedModel
 
+from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
-from distill.evaluate.records import PLAIN_ARM, Arm, Measurement, Prompt, read_rows, write_rows
+from distill.evaluate.records import (
+    PLAIN_ARM,
+    Arm,
+    Measurement,
+    Prompt,
+    bucket_of,
+    read_rows,
+    write_rows,
+)
+from distill.evaluate.shards import once, share
 from distill.evaluate.statistics import merge_rows
+from distill.evaluate.units import Unit, batches, units
 from distill.speculative import Drafter, Output, Sampling, decode
 
 REPETITIONS = 2
@@ -21,7 +32,7 @@ Progress = Callable[[int, int, str], None]
 """progress(batches done, batches in all, what was just measured)."""
 
 Entrants = Callable[[list[Measurement]], list[Arm]]
-"""Which arms decode the next batch, given everything measured so far."""
+"""Which arms decode in the next round, given everything measured so far."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +45,12 @@ class Load:
     batch_size: int
     vocabulary_size: int
     seed: int
+    contexts: tuple[int, ...] = ()
+    """Edges of the context-length buckets."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.batch_size < 1:
-            raise UserError("evaluate.max_new_tokens and evaluate.batch_size must be at least 1")
+            raise UserError("evaluate.max_new_tokens and evaluate.batch_sizes must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -55,24 +68,42 @@ def measure(
     load: Load,
     folder: Path,
     progress: Progress,
+    first_round: int | None = None,
 ) -> list[Measurement]:
-    """Rows of all arms over all prompts. A batch is written whole, so a kill loses at most one.
+    """Rows of all arms over all prompts. A unit is written whole, so a kill loses at most one.
 
-    Call it again with the same folder to go on; another setting in that folder is a UserError.
+    Ranks share the units. first_round: after so many units, then twice as many, …, `entrants` is
+    asked again, once all ranks have come so far; None asks once. Call it again with the same
+    folder to go on; another setting in that folder is a UserError.
     """
-    batches = list(_batches(prompts, load))
+    work = units(prompts, load.batch_size, load.seed)
+    paths = [folder / f"batch-{index:05d}.parquet" for index in range(len(work))]
     _claim(folder, prompts, load)
-    parts: list[list[Measurement]] = []
     warmed: set[tuple[Arm, int]] = set()
-    for index, batch in enumerate(batches):
-        path = folder / f"batch-{index:05d}.parquet"
-        if not path.exists():
-            arms = _rotated([PLAIN_ARM, *entrants(_merge(parts))], index)
-            _warm_up(bench, arms, batch, load, warmed)
-            write_rows(path, _measure_batch(bench, arms, batch, load))
-        parts.append(read_rows(path))
-        progress(index + 1, len(batches), f"{batch[0].domain}: {batch[0].id}")
-    return _merge(parts)
+    rows: list[Measurement] = []
+    for start, stop in pairwise(_rounds(len(work), first_round)):
+        arms = [PLAIN_ARM, *entrants(rows)]
+
+        def make(offset: int, start: int = start, arms: list[Arm] = arms) -> None:
+            index, unit = start + offset, work[start + offset]
+            _warm_up(bench, arms, unit, load, warmed)
+            write_rows(paths[index], _measure_unit(bench, _rotated(arms, index), unit, load))
+            done = sum(path.exists() for path in paths)
+            progress(done, len(paths), f"{unit[0].domain}: {unit[0].id}")
+
+        share(paths[start:stop], make)
+        rows = merge_rows([rows, *map(read_rows, paths[start:stop])], lambda row: row.key)
+    return rows
+
+
+def _rounds(count: int, first: int | None) -> list[int]:
+    """Where rounds begin and end: 0, first, 2·first, 4·first, …, count."""
+    ends = [0]
+    step = first or count
+    while step < count:
+        ends.append(step)
+        step *= 2
+    return [*ends, count]
 
 
 def describe(sampling: Sampling) -> str:
@@ -87,43 +118,32 @@ def describe(sampling: Sampling) -> str:
     return " ".join([f"T={sampling.temperature:g}", *changed])
 
 
-def _batches(prompts: Sequence[Prompt], load: Load) -> Iterator[list[Prompt]]:
-    """Prompts of like length share a batch; the batches come in an order that favours no length."""
-    ordered = sorted(prompts, key=lambda prompt: (len(prompt.tokens), prompt.id))
-    batches = [
-        ordered[start : start + load.batch_size]
-        for start in range(0, len(ordered), load.batch_size)
-    ]
-    for index in np.random.default_rng(load.seed).permutation(len(batches)):
-        yield batches[index]
-
-
 def _rotated(arms: list[Arm], index: int) -> list[Arm]:
     """Another arm is first in each batch, so that no arm owns the ends of A B … B A."""
     start = index % len(arms)
     return arms[start:] + arms[:start]
 
 
-def _measure_batch(
-    bench: Bench, arms: list[Arm], batch: list[Prompt], load: Load
-) -> list[Measurement]:
+def _measure_unit(bench: Bench, arms: list[Arm], unit: Unit, load: Load) -> list[Measurement]:
     rows: list[Measurement] = []
-    for repetition in range(REPETITIONS):
-        for arm in arms if repetition % 2 == 0 else reversed(arms):
-            out = _decode(bench, arm, batch, load, load.max_new_tokens, repetition)
-            rows += _rows(out, arm, batch, load, repetition)
+    for batch in batches(unit):
+        for repetition in range(REPETITIONS):
+            for arm in arms if repetition % 2 == 0 else reversed(arms):
+                out = _decode(bench, arm, batch, load, load.max_new_tokens, repetition)
+                rows += _rows(out, arm, batch, load, repetition, unit[0].id)
     return rows
 
 
 def _warm_up(
-    bench: Bench, arms: list[Arm], batch: list[Prompt], load: Load, warmed: set[tuple[Arm, int]]
+    bench: Bench, arms: list[Arm], unit: Unit, load: Load, warmed: set[tuple[Arm, int]]
 ) -> None:
     """Compilation, graph capture and first touches of memory: once per arm and batch shape."""
-    for arm in arms:
-        if (arm, len(batch)) not in warmed:
-            most = min(load.max_new_tokens, 4 * (arm.num_draft_tokens + 1))
-            _decode(bench, arm, batch, load, most)
-            warmed.add((arm, len(batch)))
+    for batch in batches(unit):
+        for arm in arms:
+            if (arm, len(batch)) not in warmed:
+                most = min(load.max_new_tokens, 4 * (arm.num_draft_tokens + 1))
+                _decode(bench, arm, batch, load, most)
+                warmed.add((arm, len(batch)))
 
 
 def _decode(
@@ -138,25 +158,32 @@ def _decode(
         max_new_tokens=most,
         eos_token_ids=load.eos_token_ids,
         seed=load.seed + repetition,
-        row_ids=[zlib.crc32(prompt.id.encode()) for prompt in batch],
+        row_ids=[stream(prompt) for prompt in batch],
         vocabulary_size=load.vocabulary_size,
     )
 
 
+def stream(prompt: Prompt) -> int:
+    """The number of the prompt's own random stream, in whatever batch or rank it is decoded."""
+    return zlib.crc32(f"{prompt.id}#{prompt.turn}".encode())
+
+
 def _rows(
-    out: Output, arm: Arm, batch: list[Prompt], load: Load, repetition: int
+    out: Output, arm: Arm, batch: list[Prompt], load: Load, repetition: int, unit: str
 ) -> list[Measurement]:
     share = 1 / len(batch)
     return [
         Measurement(
             prompt_id=prompt.id,
+            turn=prompt.turn,
             domain=prompt.domain,
+            bucket=bucket_of(len(prompt.tokens), load.contexts),
             candidate=arm.candidate,
             num_draft_tokens=arm.num_draft_tokens,
             batch_size=load.batch_size,
             sampling=describe(load.sampling),
             repetition=repetition,
-            unit=batch[0].id,
+            unit=unit,
             prompt_tokens=len(prompt.tokens),
             committed=record.committed,
             finish_reason=record.finish_reason,
@@ -180,20 +207,15 @@ def _rows(
     ]
 
 
-def _merge(parts: list[list[Measurement]]) -> list[Measurement]:
-    return merge_rows(parts, lambda row: row.key)
-
-
 def _claim(folder: Path, prompts: Sequence[Prompt], load: Load) -> None:
     """The folder belongs to one setting and one prompt set: rows of two must never be pooled."""
-    folder.mkdir(parents=True, exist_ok=True)
+    setting = {
+        **asdict(load),
+        "prompts": sorted([prompt.id, prompt.turn, stable_hash(prompt.tokens)] for prompt in prompts),
+    }
     path = folder / "setting.json"
-    setting = json.dumps(
-        {**asdict(load), "prompts": sorted(prompt.id for prompt in prompts)}, indent=1
-    )
-    if path.exists() and path.read_text(encoding="utf-8") != setting:
+    if once(path, lambda: setting) != json.loads(json.dumps(setting)):
         raise UserError(
             f"{folder} holds measurements of another setting or prompt set: "
             "evaluate into a new folder or delete this one"
         )
-    path.write_text(setting, encoding="utf-8")
