@@ -211,9 +211,7 @@ def _claim(folder: Path, prompts: Sequence[Prompt], load: Load) -> None:
     """The folder belongs to one setting and one prompt set: rows of two must never be pooled."""
     setting = {
         **asdict(load),
-        "prompts": sorted(
-            [prompt.id, prompt.turn, stable_hash(prompt.tokens)] for prompt in prompts
-        ),
+        "prompts": sorted([prompt.id, prompt.turn, stable_hash(prompt.tokens)] for prompt in prompts),
     }
     path = folder / "setting.json"
     if once(path, lambda: setting) != json.loads(json.dumps(setting)):

@@ -102,7 +102,7 @@ def speedup_by_batch(evaluation: Record) -> Plot | None:
             "Speedup by batch size",
             f"Speedup of the best k by batch size. {'. '.join(said)}.",
             svg(),
-            "At the best k of each load. Larger batches leave the target less idle time to verify in.",
+            "At the best k of each load. Larger batches leave the target less idle time.",
         )
 
 
