@@ -165,7 +165,7 @@ class EvaluateConfig:
     """
 
     candidates: list[str] = field(default_factory=list)
-    """Draft folders, folders of a training run or MLflow URIs; empty: this job's own checkpoints."""
+    """Drafts, folders of training runs or MLflow URIs; empty: this job's own checkpoints."""
     max_candidates: int = 3
     """Decoded for real: the best by teacher-forced alpha on held-out rows, and always the last."""
     num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4])

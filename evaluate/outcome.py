@@ -5,17 +5,18 @@ numbers and verdict stand at the top level too. An interval is {"value", "low", 
 null stands where nothing was counted. No local paths.
 
 Top level:
-    sampling, batch_size, draft, num_draft_tokens, alpha, alpha_low, alpha_high, alpha_empirical, tokens_per_pass,
-    draft_utilisation, cost_ratio, verify_cost, speedup, speedup_low, speedup_high,
-    speedup_end_to_end, predicted_speedup, engine_efficiency, verdict, reason, break_even_alpha,
-    best_k, draft_weights_sha256, parameter_ratio
+    sampling, batch_size, draft, num_draft_tokens, alpha, alpha_low, alpha_high, alpha_empirical,
+    tokens_per_pass, draft_utilisation, cost_ratio, verify_cost, speedup, speedup_low,
+    speedup_high, speedup_end_to_end, predicted_speedup, engine_efficiency, verdict, reason,
+    break_even_alpha, best_k, draft_weights_sha256, parameter_ratio
         flat numbers and texts, of the champion of the first load
     loads         [load], in the configured order
     domains       [part], by name, of the first load's champion
     passes_share  target passes spent (screening included) over those of decoding every candidate at
                   every k over every prompt; over all loads
     calibration   [line], one per load and k of the load's champion: predicted against measured
-    proxies       null below 3 decoded candidates, else {"num_draft_tokens", "points", "correlations"}
+    proxies       null below 3 decoded candidates, else {"sampling", "batch_size",
+                  "num_draft_tokens", "points": [point], "correlations": [correlation]}
     table         [arm], one per load, candidate and k
     candidates    [candidate], all that were considered, in training order
     prompts       {"conversations", "turns", "too_long", "domains": {domain: conversations}}
@@ -42,4 +43,164 @@ correlation:  proxy ("kl", "teacher_forced_alpha", "agreement"), measured ("alph
               spearman, pearson, candidates
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isnan
+from typing import Any
+
+from distill.evaluate.acceptance import Cost
+from distill.evaluate.load import Load
+from distill.evaluate.measure import Evaluation
+from distill.evaluate.proxies import Teacher, correlate
+from distill.evaluate.racing import passes
+from distill.evaluate.records import Arm
+from distill.evaluate.select import TableRow, predict
+
 FILE = "evaluation.json"
+
+
+@dataclass(frozen=True)
+class Considered:
+    """A candidate, decoded or not. tokens: it was trained on; teacher: None if not measured."""
+
+    name: str
+    weights_sha256: str
+    parameters: int
+    tokens: int | None
+    teacher: Teacher | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that is known at the end. screening_passes: target passes of teacher-forced screening."""
+
+    loads: Sequence[tuple[Load, Evaluation]]
+    considered: Sequence[Considered]
+    num_draft_tokens: Sequence[int]
+    prompts: Mapping[str, Any]
+    target: Mapping[str, Any]
+    screening_passes: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The layout above; NaN as null."""
+        first, evaluation = self.loads[0]
+        loads = [self._load(load, one) for load, one in self.loads]
+        spent, whole = self._passes([one for _, one in self.loads])
+        best = next(c for c in self.considered if c.name == evaluation.champion.candidate)
+        return _clean(
+            {
+                **_setting(first),
+                **headline(evaluation),
+                "draft_weights_sha256": best.weights_sha256,
+                "parameter_ratio": best.parameters / self.target["parameters"],
+                "loads": loads,
+                "domains": loads[0]["domains"],
+                "passes_share": (spent + self.screening_passes) / whole,
+                "calibration": [line for load, one in self.loads for line in _lines(load, one)],
+                "proxies": self._proxies(),
+                "table": [
+                    {**_setting(load), **asdict(row)}
+                    for load, one in self.loads
+                    for row in one.table
+                ],
+                "candidates": [_candidate(c, evaluation.table) for c in self.considered],
+                "prompts": dict(self.prompts),
+                "target": dict(self.target),
+            }
+        )
+
+    def _load(self, load: Load, evaluation: Evaluation) -> dict[str, Any]:
+        spent, whole = self._passes([evaluation])
+        return {
+            **_setting(load),
+            **headline(evaluation),
+            "passes_share": spent / whole,
+            "floors": [asdict(floor) for floor in evaluation.verdict.floors],
+            "domains": [asdict(part) for part in evaluation.domains],
+            "buckets": [asdict(part) for part in evaluation.buckets],
+        }
+
+    def _passes(self, evaluations: Sequence[Evaluation]) -> tuple[float, float]:
+        arms = [Arm(c.name, k) for c in self.considered for k in self.num_draft_tokens]
+        found = [passes(one.rows, arms) for one in evaluations]
+        return sum(spent for spent, _ in found), sum(whole for _, whole in found)
+
+    def _proxies(self) -> dict[str, Any] | None:
+        load, evaluation = self.loads[0]
+        teachers = {c.name: c.teacher for c in self.considered if c.teacher is not None}
+        k = evaluation.champion.num_draft_tokens
+        found = correlate([r for r in evaluation.table if r.num_draft_tokens == k], teachers)
+        return found and {**_setting(load), "num_draft_tokens": k, **asdict(found)}
+
+
+def headline(evaluation: Evaluation) -> dict[str, Any]:
+    """The champion's numbers and the verdict as a flat mapping."""
+    best, verdict = evaluation.champion, evaluation.verdict
+    return {
+        "draft": best.candidate,
+        "num_draft_tokens": best.num_draft_tokens,
+        "alpha": best.alpha.value,
+        "alpha_low": best.alpha.low,
+        "alpha_high": best.alpha.high,
+        "alpha_empirical": best.alpha_empirical,
+        "tokens_per_pass": best.tokens_per_pass,
+        "draft_utilisation": best.draft_utilisation,
+        "cost_ratio": best.cost_ratio,
+        "verify_cost": best.verify_cost,
+        "speedup": best.speedup.value,
+        "speedup_low": best.speedup.low,
+        "speedup_high": best.speedup.high,
+        "speedup_end_to_end": best.speedup_end_to_end.value,
+        "predicted_speedup": best.predicted_speedup,
+        "engine_efficiency": best.engine_efficiency,
+        "verdict": verdict.decision,
+        "reason": verdict.reason,
+        "break_even_alpha": verdict.break_even.alpha if verdict.break_even else None,
+        "best_k": verdict.best_k,
+    }
+
+
+def _setting(load: Load) -> dict[str, Any]:
+    return {"sampling": load.sampling_name, "batch_size": load.batch_size}
+
+
+def _lines(load: Load, evaluation: Evaluation) -> list[dict[str, Any]]:
+    """What the formulas say of the champion's draft at each k, and what was measured."""
+    draft = evaluation.champion.candidate
+    return [
+        {
+            **_setting(load),
+            "candidate": row.candidate,
+            "num_draft_tokens": row.num_draft_tokens,
+            "alpha": row.alpha.value,
+            "cost_ratio": row.cost_ratio,
+            "verify_cost": row.verify_cost,
+            "predicted_v1": predict(row.alpha.value, row.num_draft_tokens, Cost(row.cost_ratio)),
+            "predicted": row.predicted_speedup,
+            "measured": asdict(row.speedup),
+            "efficiency": row.engine_efficiency,
+        }
+        for row in evaluation.table
+        if row.candidate == draft
+    ]
+
+
+def _candidate(one: Considered, table: Sequence[TableRow]) -> dict[str, Any]:
+    unknown = {"kl": None, "alpha": None, "agreement": None}
+    return {
+        "name": one.name,
+        "weights_sha256": one.weights_sha256,
+        "parameters": one.parameters,
+        "tokens": one.tokens,
+        **(asdict(one.teacher) if one.teacher else unknown),
+        "decoded": any(row.candidate == one.name for row in table),
+    }
+
+
+def _clean(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, Mapping):
+        return {key: _clean(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_clean(one) for one in value]
+    return None if isinstance(value, float) and isnan(value) else value

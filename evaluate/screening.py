@@ -76,12 +76,22 @@ def teacher_forced(
     return {name: _pool(rows, bootstrap) for name, rows in found.items()}
 
 
-def choose(agreements: Mapping[str, Agreement], order: Sequence[str], most: int) -> list[str]:
+def target_passes(rows: Sequence[Trajectory]) -> int:
+    """What `teacher_forced` spends: a prompt pass and its chunks for every row."""
+    begins = [(row, max(row.prompt_length, 1) - 1) for row in rows]
+    return sum(
+        1 + -(-(len(row.tokens) - 1 - first) // CHUNK)
+        for row, first in begins
+        if len(row.tokens) - 1 > first
+    )
+
+
+def choose(alphas: Mapping[str, float], order: Sequence[str], most: int) -> list[str]:
     """The `most` names to decode for real: the last of `order` and the best by alpha."""
     if most < 1:
         raise UserError(f"evaluate.max_candidates must be at least 1, not {most}")
     last = order[-1]
-    ranked = sorted(order[:-1], key=lambda name: agreements[name].alpha.value, reverse=True)
+    ranked = sorted(order[:-1], key=lambda name: alphas[name], reverse=True)
     chosen = {last, *ranked[: most - 1]}
     return [name for name in order if name in chosen]
 

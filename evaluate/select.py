@@ -1,12 +1,13 @@
 """From rows to one line per (candidate, k), and the champion among them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distill.errors import UserError
 from distill.evaluate.acceptance import Cost, predicted_speedup
+from distill.evaluate.pooling import decode_seconds, over_prompts, ratio, same_units, speedup
 from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
-from distill.evaluate.statistics import Bootstrap, Interval, Sums, paired_ratio, pooled_ratio
+from distill.evaluate.statistics import Bootstrap, Interval
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,22 @@ def tabulate(rows: Sequence[Measurement], bootstrap: Bootstrap) -> list[TableRow
 
 
 def champion(table: Sequence[TableRow]) -> TableRow:
-    """Highest lower bound of speedup; between equals the higher alpha."""
+    """Highest lower bound of speedup; between equals the higher alpha.
+
+    Only of those that decoded everything: one that left a race early may have been lucky.
+    """
     if not table:
         raise UserError("no candidate was measured: give at least one draft and one k")
-    return max(table, key=lambda row: (row.speedup.low, row.alpha.value))
+    most = max(row.units for row in table)
+    return max(
+        (row for row in table if row.units == most),
+        key=lambda row: (row.speedup.low, row.alpha.value),
+    )
+
+
+def predict(alpha: float, k: int, cost: Cost) -> float:
+    """`predicted_speedup` at a measured alpha: sums of floats may pass 1; NaN where untested."""
+    return predicted_speedup(min(alpha, 1.0), k, cost) if alpha >= 0 else float("nan")
 
 
 def _by_name(arm: Arm) -> tuple[str, int]:
@@ -69,31 +82,29 @@ def _by_name(arm: Arm) -> tuple[str, int]:
 
 
 def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstrap) -> TableRow:
-    plain = _same_units(plain, rows)
+    plain = same_units(plain, rows)
     k = rows[0].num_draft_tokens
-    alpha = _over_prompts(rows, "alpha_sum", "tested", bootstrap)
+    alpha = over_prompts(rows, "alpha_sum", "tested", bootstrap)
     cost = _cost(rows, plain)
-    speedup = _speedup(plain, rows, lambda row: row.decode_seconds, bootstrap)
-    predicted = (
-        predicted_speedup(min(alpha.value, 1.0), k, cost) if alpha.value >= 0 else float("nan")
-    )
+    faster = speedup(plain, rows, decode_seconds, bootstrap)
+    predicted = predict(alpha.value, k, cost)
     tested = _sum_lists([row.tested_at for row in rows])
     return TableRow(
         candidate=rows[0].candidate,
         num_draft_tokens=k,
         units=len({row.unit for row in rows}),
         alpha=alpha,
-        alpha_empirical=_ratio(rows, "accepted", "tested"),
-        tokens_per_pass=_ratio(rows, "committed", "target_passes"),
-        draft_utilisation=_ratio(rows, "accepted", "drafted"),
+        alpha_empirical=ratio(rows, "accepted", "tested"),
+        tokens_per_pass=ratio(rows, "committed", "target_passes"),
+        draft_utilisation=ratio(rows, "accepted", "drafted"),
         cost_ratio=cost.c,
         verify_cost=cost.v,
         predicted_speedup=predicted,
-        speedup=speedup,
-        speedup_end_to_end=_speedup(
+        speedup=faster,
+        speedup_end_to_end=speedup(
             plain, rows, lambda row: row.prefill_seconds + row.decode_seconds, bootstrap
         ),
-        engine_efficiency=speedup.value / predicted,
+        engine_efficiency=faster.value / predicted,
         tested_at=[int(count) for count in tested],
         alpha_at=[
             total / count if count else float("nan")
@@ -104,48 +115,11 @@ def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstra
 
 def _cost(rows: list[Measurement], plain: list[Measurement]) -> Cost:
     """Both costs from the steps of these very runs: same engine path, context and batch."""
-    step = _ratio(plain, "verify_seconds", "verify_steps")
+    step = ratio(plain, "verify_seconds", "verify_steps")
     return Cost(
-        c=_ratio(rows, "draft_seconds", "draft_steps") / step,
-        v=_ratio(rows, "verify_seconds", "verify_steps") / step,
+        c=ratio(rows, "draft_seconds", "draft_steps") / step,
+        v=ratio(rows, "verify_seconds", "verify_steps") / step,
     )
-
-
-def _speedup(
-    plain: list[Measurement],
-    rows: list[Measurement],
-    seconds: Callable[[Measurement], float],
-    bootstrap: Bootstrap,
-) -> Interval:
-    """Time per token of plain decoding over the arm's: sampled lengths differ between the two."""
-
-    def sums(arm: list[Measurement]) -> Sums:
-        return Sums.of(arm, lambda row: row.unit, seconds, lambda row: row.committed)
-
-    return paired_ratio(sums(plain), sums(rows), bootstrap)
-
-
-def _same_units(plain: list[Measurement], rows: list[Measurement]) -> list[Measurement]:
-    """An arm that left the race early is compared on the prompts it decoded."""
-    units = {row.unit for row in rows}
-    return [row for row in plain if row.unit in units]
-
-
-def _over_prompts(
-    rows: list[Measurement], numerator: str, denominator: str, bootstrap: Bootstrap
-) -> Interval:
-    sums = Sums.of(
-        rows,
-        lambda row: row.prompt_id,
-        lambda row: getattr(row, numerator),
-        lambda row: getattr(row, denominator),
-    )
-    return pooled_ratio(sums, bootstrap)
-
-
-def _ratio(rows: list[Measurement], numerator: str, denominator: str) -> float:
-    total = sum(getattr(row, denominator) for row in rows)
-    return sum(getattr(row, numerator) for row in rows) / total if total else float("nan")
 
 
 def _sum_lists(lists: Sequence[Sequence[float]]) -> list[float]:

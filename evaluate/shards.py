@@ -32,7 +32,7 @@ def share(paths: Sequence[Path], make: Callable[[int], None]) -> None:
     A rank takes what no other is at. The lock of a rank that was killed falls with its process.
     """
     while missing := [i for i, path in enumerate(paths) if not path.exists()]:
-        if not any([_take(paths[i], make, i) for i in missing]):
+        if not any(_take(paths[i], make, i) for i in missing):
             time.sleep(POLL_SECONDS)
 
 

@@ -1,9 +1,8 @@
 """Real decoding, timed: all arms on the same prompts, interleaved A B … B A, resumable."""
 
 import json
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from transformers import PreTrainedModel
 
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
+from distill.evaluate.load import Load, describe, stream
 from distill.evaluate.records import (
     PLAIN_ARM,
     Arm,
@@ -23,7 +23,7 @@ from distill.evaluate.records import (
 from distill.evaluate.shards import once, share
 from distill.evaluate.statistics import merge_rows
 from distill.evaluate.units import Unit, batches, units
-from distill.speculative import Drafter, Output, Sampling, decode
+from distill.speculative import Drafter, Output, decode
 
 REPETITIONS = 2
 """Each batch is decoded by all arms in one order and then in the reverse one."""
@@ -33,24 +33,6 @@ Progress = Callable[[int, int, str], None]
 
 Entrants = Callable[[list[Measurement]], list[Arm]]
 """Which arms decode in the next round, given everything measured so far."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """The serving setting of one evaluation; the same for every arm."""
-
-    sampling: Sampling
-    max_new_tokens: int
-    eos_token_ids: tuple[int, ...]
-    batch_size: int
-    vocabulary_size: int
-    seed: int
-    contexts: tuple[int, ...] = ()
-    """Edges of the context-length buckets."""
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 1 or self.batch_size < 1:
-            raise UserError("evaluate.max_new_tokens and evaluate.batch_sizes must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -106,18 +88,6 @@ def _rounds(count: int, first: int | None) -> list[int]:
     return [*ends, count]
 
 
-def describe(sampling: Sampling) -> str:
-    """The setting's name in tables: `greedy`, or the temperature and what differs from defaults."""
-    if sampling.temperature == 0:
-        return "greedy"
-    changed = [
-        f"{field.name}={getattr(sampling, field.name):g}"
-        for field in fields(sampling)
-        if field.name != "temperature" and getattr(sampling, field.name) != field.default
-    ]
-    return " ".join([f"T={sampling.temperature:g}", *changed])
-
-
 def _rotated(arms: list[Arm], index: int) -> list[Arm]:
     """Another arm is first in each batch, so that no arm owns the ends of A B … B A."""
     start = index % len(arms)
@@ -163,11 +133,6 @@ def _decode(
     )
 
 
-def stream(prompt: Prompt) -> int:
-    """The number of the prompt's own random stream, in whatever batch or rank it is decoded."""
-    return zlib.crc32(f"{prompt.id}#{prompt.turn}".encode())
-
-
 def _rows(
     out: Output, arm: Arm, batch: list[Prompt], load: Load, repetition: int, unit: str
 ) -> list[Measurement]:
@@ -211,7 +176,9 @@ def _claim(folder: Path, prompts: Sequence[Prompt], load: Load) -> None:
     """The folder belongs to one setting and one prompt set: rows of two must never be pooled."""
     setting = {
         **asdict(load),
-        "prompts": sorted([prompt.id, prompt.turn, stable_hash(prompt.tokens)] for prompt in prompts),
+        "prompts": sorted(
+            [prompt.id, prompt.turn, stable_hash(prompt.tokens)] for prompt in prompts
+        ),
     }
     path = folder / "setting.json"
     if once(path, lambda: setting) != json.loads(json.dumps(setting)):

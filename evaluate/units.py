@@ -31,7 +31,7 @@ def units(prompts: Sequence[Prompt], batch_size: int, seed: int) -> list[Unit]:
 
 
 def batches(unit: Unit) -> list[list[Prompt]]:
-    """The unit's first turns as one batch, then its second ones, …"""
+    """The unit's first turns as one batch, then its second ones, and so on."""
     return [
         [prompt for prompt in unit if prompt.turn == turn]
         for turn in sorted({prompt.turn for prompt in unit})

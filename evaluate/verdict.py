@@ -1,10 +1,12 @@
-"""Whether the draft is worth serving, in one word and one sentence."""
+"""Whether the draft is worth serving under a load, in one word and one sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distill.evaluate.acceptance import BreakEven, best_k, break_even_alpha
+from distill.evaluate.parts import Part
 from distill.evaluate.select import TableRow
+from distill.evaluate.statistics import Interval
 
 SHIP = "ship"
 DO_NOT_SHIP = "do not ship"
@@ -15,6 +17,16 @@ FEWEST_UNITS = 5
 
 
 @dataclass(frozen=True)
+class Floor:
+    """The speedup that a domain needs; decision says whether it has it."""
+
+    domain: str
+    floor: float
+    speedup: Interval
+    decision: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     """One of the three decisions; best_k is predicted to be fastest at the measured alpha."""
 
@@ -22,34 +34,74 @@ class Verdict:
     reason: str
     break_even: BreakEven | None
     best_k: int
+    floors: list[Floor]
 
 
-def judge(champion: TableRow, table: Sequence[TableRow], margin: float) -> Verdict:
-    """Ship if the champion's lower bound is above the margin; not if its upper is below."""
+def judge(
+    champion: TableRow,
+    table: Sequence[TableRow],
+    margin: float,
+    floors: Mapping[str, float] | None = None,
+    domains: Sequence[Part] = (),
+) -> Verdict:
+    """Ship if the champion's lower bound is above the margin; not if its upper is below.
+
+    floors: the speedup that each domain needs, judged alike on the champion's `domains`: one that
+    is surely missed is enough not to ship, one that is open is not enough evidence.
+    """
     costs = {row.num_draft_tokens: row.cost for row in table if row.candidate == champion.candidate}
     break_even = break_even_alpha(costs)
-    decision, why = _decide(champion, margin)
+    checked = [
+        Floor(part.name, floor, part.speedup, _decide(part.speedup, part.units, floor))
+        for part in domains
+        if (floor := (floors or {}).get(part.name)) is not None
+    ]
+    overall = _decide(champion.speedup, champion.units, margin)
+    decisions = {overall, *(floor.decision for floor in checked)}
+    decision = next(d for d in (DO_NOT_SHIP, NOT_ENOUGH, SHIP) if d in decisions)
+    clauses = [
+        _found(champion, overall, margin),
+        *(_missed(floor) for floor in checked if floor.decision != SHIP),
+        _explain(champion, break_even),
+    ]
     return Verdict(
         decision=decision,
-        reason=f"{why} {_explain(champion, break_even)}",
+        reason="; ".join(clauses),
         break_even=break_even,
         best_k=best_k(min(champion.alpha.value, 1.0), costs),
+        floors=checked,
     )
 
 
-def _decide(row: TableRow, margin: float) -> tuple[str, str]:
-    speedup = row.speedup
+def _decide(speedup: Interval, units: int, least: float) -> str:
+    if units < FEWEST_UNITS:
+        return NOT_ENOUGH
+    if speedup.low > least:
+        return SHIP
+    return DO_NOT_SHIP if speedup.high <= least else NOT_ENOUGH
+
+
+def _found(row: TableRow, decision: str, margin: float) -> str:
     found = (
-        f"{row.candidate} with k = {row.num_draft_tokens} decodes {speedup.value:.2f}× as fast as "
-        f"the target alone (95% interval {speedup.low:.2f} to {speedup.high:.2f})"
+        f"{row.candidate} with k = {row.num_draft_tokens} decodes {_interval(row.speedup)} as fast "
+        "as the target alone"
     )
     if row.units < FEWEST_UNITS:
-        return NOT_ENOUGH, f"{found}, but on {row.units} timed batches only: give more prompts;"
-    if speedup.low > margin:
-        return SHIP, f"{found}, above the margin of {margin:g};"
-    if speedup.high <= margin:
-        return DO_NOT_SHIP, f"{found}, which does not reach the margin of {margin:g};"
-    return NOT_ENOUGH, f"{found}, which has the margin of {margin:g} inside: give more prompts;"
+        return f"{found}, but on {row.units} timed batches only: give more prompts"
+    return {
+        SHIP: f"{found}, above the margin of {margin:g}",
+        DO_NOT_SHIP: f"{found}, which does not reach the margin of {margin:g}",
+        NOT_ENOUGH: f"{found}, which has the margin of {margin:g} inside: give more prompts",
+    }[decision]
+
+
+def _missed(floor: Floor) -> str:
+    how = "under" if floor.decision == DO_NOT_SHIP else "not surely above"
+    return f"in {floor.domain} it is {_interval(floor.speedup)}, {how} its floor of {floor.floor:g}"
+
+
+def _interval(speedup: Interval) -> str:
+    return f"{speedup.value:.2f}× (95% interval {speedup.low:.2f} to {speedup.high:.2f})"
 
 
 def _explain(row: TableRow, break_even: BreakEven | None) -> str:

@@ -1,45 +1,51 @@
 """The drafts to measure: those named, the one that is ready, or a training's checkpoints."""
 
+import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
+from distill.artifacts import MANIFEST
 from distill.errors import UserError
 from distill.models.identity import identify
 from distill.pipelines import train
 from distill.pipelines.inputs import cache_root, model_folder, plain
 from distill.schema import ModelConfig
+from distill.training.callbacks.candidates import METRICS, candidate_folders
 
 
 @dataclass(frozen=True)
 class Candidate:
+    """metrics: what its training measured on its validation rows; empty for a draft from elsewhere.
+
+    training: the folder that its training wrote its checkpoints to, or None.
+    """
+
     name: str
     folder: Path
     weights_sha256: str
     parameters: int
+    metrics: dict[str, Any]
+    training: Path | None
 
 
 def find_candidates(cfg: DictConfig) -> list[Candidate]:
     """In the order in which they were trained or named.
 
     Raises:
-        UserError: a place that holds no draft, or one name twice.
+        UserError: a place that holds no draft, or one draft twice.
     """
     if cfg.evaluate.candidates:
-        models = [_model_at(place) for place in cfg.evaluate.candidates]
-        folders = {_name(model): model_folder(cfg, model, "candidate") for model in models}
-        if len(folders) < len(models):
-            raise UserError(
-                "evaluate.candidates: two places end in the same name; rename one of the folders"
-            )
+        folders = [folder for place in cfg.evaluate.candidates for folder in _drafts(cfg, place)]
     elif not trains(cfg):
-        folder = model_folder(cfg, ModelConfig(**plain(cfg.draft.model)), "draft")
-        folders = {folder.name: folder}
+        folders = [model_folder(cfg, ModelConfig(**plain(cfg.draft.model)), "draft")]
     else:
-        trained = train.run(cfg)
-        folders = {path.name: path for path in sorted((trained.path / "candidates").iterdir())}
-    return [_candidate(name, folder, cfg) for name, folder in folders.items()]
+        folders = candidate_folders(train.run(cfg).path / "candidates")
+    names = _names(folders)
+    return [_candidate(name, folder, cfg) for name, folder in zip(names, folders, strict=True)]
 
 
 def trains(cfg: DictConfig) -> bool:
@@ -47,15 +53,51 @@ def trains(cfg: DictConfig) -> bool:
     return not cfg.evaluate.candidates and cfg.draft.init != "ready"
 
 
-def _model_at(place: str) -> ModelConfig:
-    registered = place.startswith(("models:/", "runs:/"))
-    return ModelConfig("mlflow" if registered else "folder", place)
+def named_folders(cfg: DictConfig) -> list[Path]:
+    """Drafts in evaluate.candidates that are folders here: they can be checked before any work."""
+    places = [place for place in cfg.evaluate.candidates if not _registered(place)]
+    return [folder for place in places for folder in _drafts(cfg, place)]
 
 
-def _name(model: ModelConfig) -> str:
-    return Path(model.id).name
+def _drafts(cfg: DictConfig, place: str) -> list[Path]:
+    """The draft at a place, or all of a training's folder, or of a folder of trainings."""
+    root = Path(place).expanduser()
+    if not _registered(place) and root.is_dir() and not (root / "config.json").exists():
+        runs = sorted(path.parent for path in root.glob(f"*/{MANIFEST}"))
+        of_runs = [draft for run in runs for draft in candidate_folders(run / "candidates")]
+        found = candidate_folders(root) + candidate_folders(root / "candidates") + of_runs
+        if found:
+            return found
+    source = "mlflow" if _registered(place) else "folder"
+    return [model_folder(cfg, ModelConfig(source, place), "candidate")]
+
+
+def _registered(place: str) -> bool:
+    return place.startswith(("models:/", "runs:/"))
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """Folder names; where two runs wrote the same one, with the run's name before it."""
+    often = Counter(folder.name for folder in folders)
+    names = [
+        folder.name if often[folder.name] == 1 else f"{_run(folder).name}/{folder.name}"
+        for folder in folders
+    ]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(
+            f"evaluate.candidates: two drafts are called {twice}; name each once, or rename a folder"
+        )
+    return names
+
+
+def _run(folder: Path) -> Path:
+    return folder.parent.parent if folder.parent.name == "candidates" else folder.parent
 
 
 def _candidate(name: str, folder: Path, cfg: DictConfig) -> Candidate:
     identity = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
-    return Candidate(name, folder, identity.weights_sha256, identity.parameters)
+    path = folder / METRICS
+    metrics = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    training = folder.parent if metrics else None
+    return Candidate(name, folder, identity.weights_sha256, identity.parameters, metrics, training)

@@ -4,14 +4,13 @@ import hydra
 from omegaconf import DictConfig
 
 from distill.artifacts import make_writable
-from distill.errors import UserError
 from distill.models.plan import plan_draft
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.candidates import trains
+from distill.pipelines.grid import check_evaluation
 from distill.pipelines.inputs import draft_folder, output_root, plain, target_folder
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
-from distill.speculative import Sampling
 from distill.training.run import check_training
 
 
@@ -22,24 +21,12 @@ def check_everything(cfg: DictConfig) -> None:
         UserError: the first thing found, with its remedy.
     """
     make_writable(output_root(cfg))
-    _check_evaluation(cfg)
     export_dtype(cfg.export.dtype)
     if trains(cfg):
         check_training(cfg.trainer, cfg.optimizer, cfg.schedule, cfg.budget)
-    hydra.utils.instantiate(cfg.data.source).check()
+    source = hydra.utils.instantiate(cfg.data.source)
+    source.check()
+    check_evaluation(cfg, source)
     shared_vocabulary(target_folder(cfg), draft_folder(cfg))
     if trains(cfg) and draft_folder(cfg) is None:
         plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
-
-
-def _check_evaluation(cfg: DictConfig) -> None:
-    Sampling(**plain(cfg.evaluate.sampling))
-    wrong = [k for k in cfg.evaluate.num_draft_tokens if k < 1]
-    if wrong or not cfg.evaluate.num_draft_tokens:
-        raise UserError(
-            f"evaluate.num_draft_tokens={list(cfg.evaluate.num_draft_tokens)}: a round drafts at "
-            "least one token; give values from 1 up, such as [1,2,3,4]"
-        )
-    for name in ("num_prompts", "max_new_tokens", "batch_size", "max_candidates"):
-        if cfg.evaluate[name] < 1:
-            raise UserError(f"evaluate.{name}={cfg.evaluate[name]}: give at least 1")

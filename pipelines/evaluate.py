@@ -1,67 +1,75 @@
 """Stage `evaluate`: real speculative decoding of every candidate, the champion and the verdict."""
 
+import hashlib
 import logging
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig
 
-from distill.artifacts import Artifact
+from distill.artifacts import Artifact, write_json
 from distill.data.corpus import load_corpus
-from distill.evaluate.measure import Evaluation, measure_candidates
-from distill.evaluate.records import Prompt
-from distill.evaluate.screening import Trajectory, choose, teacher_forced
-from distill.evaluate.statistics import Bootstrap
-from distill.evaluate.tables import as_text, candidates_table
-from distill.evaluate.verdict import SHIP
+from distill.evaluate.load import Load
+from distill.evaluate.measure import Evaluation, Grid, measure_candidates
+from distill.evaluate.outcome import FILE, Considered, Outcome
+from distill.evaluate.records import Prompt, write_rows
+from distill.evaluate.shards import once, working
+from distill.evaluate.tables import as_text
+from distill.evaluate.verdict import DO_NOT_SHIP
+from distill.evaluate.views import load_view, proxies_view
 from distill.models.draft import load_draft
 from distill.models.target import eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines import generate
 from distill.pipelines.candidates import Candidate, find_candidates
+from distill.pipelines.grid import make_bar, make_grid
 from distill.pipelines.inputs import (
     load_configured_target,
     plain,
     target_folder,
     target_identity,
 )
+from distill.pipelines.prompts import all_turns, counts, find_conversations
+from distill.pipelines.shortlist import Shortlist, shortlist
 from distill.pipelines.stage import as_job, run_stage
-from distill.speculative import Sampling
-from distill.tracking.runs import Run, numbers
+from distill.ranks import is_rank_zero
+from distill.tracking.runs import Run
 from distill.versions import hardware
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import PreTrainedModel
-
 log = logging.getLogger(__name__)
-TABLE = "table.txt"
+TABLE, MEASUREMENTS = "table.txt", "measurements.parquet"
+WORK = "work"
+"""What ranks and a restart share: unfinished until the stage is."""
 
 
 @as_job
 def run(cfg: DictConfig) -> Artifact:
-    """Measure, print the table and the verdict.
+    """Measure, print the tables and the verdicts.
 
     Raises:
         UserError: nothing to measure, or a candidate of another tokenizer.
-        SystemExit: `evaluate.gate=true` and the verdict is not `ship` (status 1).
+        SystemExit: `evaluate.gate=true` and the verdict is `do not ship` (status 1).
     """
     measured = measure(cfg)
-    sys.stdout.write((measured.path / TABLE).read_text())
-    if cfg.evaluate.gate and measured.counts["verdict"] != SHIP:
+    if is_rank_zero():
+        sys.stdout.write((measured.path / TABLE).read_text(encoding="utf-8"))
+    if cfg.evaluate.gate and measured.counts["verdict"] == DO_NOT_SHIP:
         sys.exit(1)
     return measured
 
 
 def measure(cfg: DictConfig) -> Artifact:
-    """Counts hold the champion's numbers, folder and verdict; the folder every measurement."""
+    """Counts are what `outcome` describes, and the champion's folder; the artifact has every row.
+
+    All ranks take part.
+    """
     corpus = generate.run(cfg)
     candidates = find_candidates(cfg)
     vocabulary = min(shared_vocabulary(target_folder(cfg), c.folder).size for c in candidates)
     settings = {
-        "evaluate": {k: v for k, v in plain(cfg.evaluate).items() if k != "gate"},
+        "evaluate": {k: v for k, v in plain(cfg.evaluate).items() if k not in ("gate", "prompts")},
+        "prompts": _digest(cfg.evaluate.prompts),
         "candidates": {c.name: c.weights_sha256 for c in candidates},
         "target": target_identity(cfg).weights_sha256,
         "dtype": cfg.target.dtype,
@@ -70,9 +78,10 @@ def measure(cfg: DictConfig) -> Artifact:
     }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
-        return _evaluate(cfg, corpus, candidates, vocabulary, folder, stage)
+        with working(folder / WORK):
+            return _evaluate(cfg, corpus, candidates, vocabulary, folder, stage)
 
-    return run_stage(cfg, "evaluate", settings, [corpus], produce)
+    return run_stage(cfg, "evaluate", settings, [corpus], produce, collective=True)
 
 
 def _evaluate(
@@ -83,80 +92,93 @@ def _evaluate(
     folder: Path,
     stage: Run,
 ) -> dict[str, Any]:
-    rows = load_corpus(corpus.path)
+    conversations, too_long = find_conversations(cfg)
     target = load_configured_target(cfg)
-    drafts = {
-        c.name: load_draft(c.folder, dtype=target.dtype, device=target.device) for c in candidates
-    }
-    drafts = _screen(cfg, target, drafts, rows["validation"], vocabulary)
-    evaluation = measure_candidates(
-        target,
-        drafts,
-        _prompts(rows["evaluation"], cfg.evaluate.num_prompts),
-        list(cfg.evaluate.num_draft_tokens),
-        Sampling(**plain(cfg.evaluate.sampling)),
-        max_new_tokens=cfg.evaluate.max_new_tokens,
-        eos_token_ids=eos_token_ids(target_folder(cfg)),
-        batch_size=cfg.evaluate.batch_size,
-        vocabulary_size=vocabulary,
-        seed=cfg.seed,
-        folder=folder,
-        bootstrap=cfg.evaluate.bootstrap,
-        margin=cfg.evaluate.margin,
-        progress=_progress,
+    work = folder / WORK
+    chosen = shortlist(
+        cfg, candidates, target, lambda: load_corpus(corpus.path)["validation"], vocabulary, work
     )
-    return _report(evaluation, candidates, target_identity(cfg).parameters, folder, stage)
-
-
-def _screen(
-    cfg: DictConfig,
-    target: "PreTrainedModel",
-    drafts: "dict[str, PreTrainedModel]",
-    held_out: "Dataset",
-    vocabulary: int,
-) -> "dict[str, PreTrainedModel]":
-    """The few to decode for real, by their alpha on held-out rows; all when they are few."""
-    most = cfg.evaluate.max_candidates
-    if len(drafts) <= most:
-        return drafts
-    rows = [
-        Trajectory(row["id"], list(row["input_ids"]), row["prompt_length"])
-        for row in held_out.to_list()
-    ]
-    bootstrap = Bootstrap(cfg.evaluate.bootstrap, cfg.seed)
-    agreements = teacher_forced(target, drafts, rows, vocabulary, bootstrap=bootstrap)
-    for name, found in agreements.items():
-        log.info("held out: %s alpha %.3f, KL %.3f", name, found.alpha.value, found.kl.value)
-    return {name: drafts[name] for name in choose(agreements, list(drafts), most)}
-
-
-def _prompts(rows: "Dataset", most: int) -> list[Prompt]:
-    first = rows.select(range(min(most, len(rows)))).to_list()
-    return [Prompt(r["id"], r["domain"], list(r["input_ids"][: r["prompt_length"]])) for r in first]
+    drafts = {
+        c.name: load_draft(c.folder, dtype=target.dtype, device=target.device)
+        for c in candidates
+        if c.name in chosen.names
+    }
+    unrolled = once(
+        work / "prompts.json", lambda: all_turns(cfg, target, conversations, vocabulary)
+    )
+    prompts = [Prompt(**one) for one in unrolled["prompts"]]
+    grid = make_grid(cfg, vocabulary, eos_token_ids(target_folder(cfg)))
+    found = measure_candidates(target, drafts, prompts, grid, make_bar(cfg), work, _progress)
+    used = counts(conversations, len(prompts), too_long + unrolled["too_long"])
+    return _report(cfg, grid, found, candidates, chosen, used, folder, stage)
 
 
 def _report(
-    evaluation: Evaluation,
+    cfg: DictConfig,
+    grid: Grid,
+    evaluations: list[Evaluation],
     candidates: list[Candidate],
-    target_parameters: int,
+    chosen: Shortlist,
+    prompts: dict[str, Any],
     folder: Path,
     stage: Run,
 ) -> dict[str, Any]:
-    table = candidates_table(evaluation.table, evaluation.champion.arm)
-    verdict = evaluation.verdict
-    text = f"{as_text(table)}\nverdict: {verdict.decision}. {verdict.reason}\n"
-    (folder / TABLE).write_text(text)
-    rows = [{"candidate": r.candidate, **dict(numbers(asdict(r)))} for r in evaluation.table]
-    stage.log_table("candidates", rows)
-    stage.log_folder(folder, "evaluation")
-    champion = next(c for c in candidates if c.name == evaluation.champion.candidate)
-    return {
-        **evaluation.summary(),
-        "draft_folder": str(champion.folder),
-        "draft_weights_sha256": champion.weights_sha256,
-        "parameter_ratio": champion.parameters / target_parameters,
-    }
+    loads = list(zip(grid.loads(), evaluations, strict=True))
+    identity = target_identity(cfg)
+    outcome = Outcome(
+        loads=loads,
+        considered=[_considered(one, chosen) for one in candidates],
+        num_draft_tokens=grid.num_draft_tokens,
+        prompts=prompts,
+        target={
+            "id": cfg.target.id,
+            "weights_sha256": identity.weights_sha256,
+            "parameters": identity.parameters,
+        },
+        screening_passes=chosen.target_passes,
+    ).as_json()
+    if is_rank_zero():
+        write_rows(folder / MEASUREMENTS, [row for one in evaluations for row in one.rows])
+        write_json(folder / FILE, outcome)
+        (folder / TABLE).write_text(_text(loads, outcome), encoding="utf-8")
+        stage.log_table("candidates", [_flat(row) for row in outcome["table"]])
+        for name in (MEASUREMENTS, FILE, TABLE):
+            stage.log_file(folder / name, "evaluation")
+    best = next(c for c in candidates if c.name == evaluations[0].champion.candidate)
+    return {**outcome, "draft_folder": str(best.folder)}
 
 
-def _progress(done: int, batches: int, what: str) -> None:
-    log.info("evaluate: %d of %d batches (%s)", done, batches, what)
+def _text(loads: list[tuple[Load, Evaluation]], outcome: dict[str, Any]) -> str:
+    views = [load_view(load, one) for load, one in loads]
+    if outcome["proxies"] is not None:
+        views.append(as_text(proxies_view(outcome["proxies"])))
+    return "".join(views)
+
+
+def _considered(one: Candidate, chosen: Shortlist) -> Considered:
+    return Considered(
+        one.name,
+        one.weights_sha256,
+        one.parameters,
+        one.metrics.get("tokens"),
+        chosen.teachers.get(one.name),
+    )
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of a table for MLflow: intervals as three columns, no lists."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}_{end}": number for end, number in value.items()}
+        elif not isinstance(value, list):
+            flat[key] = value
+    return flat
+
+
+def _digest(path: str | None) -> str | None:
+    return path and hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+
+
+def _progress(done: int, units: int, what: str) -> None:
+    log.info("evaluate: %d of %d batches (%s)", done, units, what)

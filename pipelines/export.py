@@ -53,8 +53,14 @@ def run(cfg: DictConfig) -> Artifact:
 
 def _method(cfg: DictConfig) -> dict[str, Any]:
     """How the numbers of the card were measured; no local paths."""
-    names = ("num_prompts", "max_new_tokens", "batch_size", "sampling")
-    return {**{name: plain(cfg.evaluate[name]) for name in names}, "hardware": hardware()}
+    asked = cfg.evaluate
+    return {
+        "num_prompts": asked.num_prompts,
+        "max_new_tokens": asked.max_new_tokens,
+        "batch_size": asked.batch_sizes[0],
+        "sampling": plain(asked.samplings[0]),
+        "hardware": hardware(),
+    }
 
 
 def _prompts(cfg: DictConfig) -> list[list[int]]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from distill.errors import UserError
 from distill.models.identity import ModelIdentity, identify
 from distill.models.source import check_model_folder, resolve_model
 from distill.schema import ModelConfig, TargetConfig
@@ -13,6 +14,8 @@ from distill.schema import ModelConfig, TargetConfig
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+    from distill.speculative import Sampling
 
 
 def plain(node: Any) -> Any:
@@ -59,6 +62,25 @@ def device(cfg: DictConfig) -> "torch.device":
 
     gpu = cfg.trainer.accelerator != "cpu" and torch.cuda.is_available()
     return torch.device("cuda" if gpu else "cpu")
+
+
+def samplings(cfg: DictConfig) -> "list[Sampling]":
+    """The sampling settings of the evaluation; the first is the one that is served.
+
+    Raises:
+        UserError: there is none, a value is out of range, or two are the same.
+    """
+    from distill.evaluate.load import describe
+    from distill.speculative import Sampling
+
+    found = [Sampling(**plain(one)) for one in cfg.evaluate.samplings]
+    names = [describe(one) for one in found]
+    if not found or len(set(names)) < len(names):
+        raise UserError(
+            f"evaluate.samplings={names}: give at least one, each once, such as "
+            "[{temperature:1},{temperature:0}]"
+        )
+    return found
 
 
 def load_configured_target(cfg: DictConfig) -> "PreTrainedModel":

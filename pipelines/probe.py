@@ -19,10 +19,15 @@ from distill.evaluate.probe import Prospect, advice, probe
 from distill.evaluate.steps import Setting
 from distill.evaluate.tables import as_text, prospects_table
 from distill.models.plan import DraftPlan
-from distill.pipelines.inputs import load_configured_target, output_root, plain, target_identity
+from distill.pipelines.inputs import (
+    load_configured_target,
+    output_root,
+    plain,
+    samplings,
+    target_identity,
+)
 from distill.pipelines.prospects import check_probe, load_or_make, plan_drafts, shared_ids
 from distill.pipelines.stage import open_job, run_stage
-from distill.speculative import Sampling
 from distill.tracking.runs import Run
 from distill.versions import hardware
 
@@ -44,7 +49,7 @@ def run(cfg: DictConfig) -> Artifact:
         "drafts": {name: plan.config.to_dict() for name, plan in plans.items()},
         "target": target_identity(cfg).weights_sha256,
         "dtype": cfg.target.dtype,
-        "sampling": plain(cfg.evaluate.sampling),
+        "sampling": plain(cfg.evaluate.samplings[0]),
         "hardware": hardware(),
     }
 
@@ -68,7 +73,7 @@ def run(cfg: DictConfig) -> Artifact:
 def _loads(cfg: DictConfig, plans: dict[str, DraftPlan]) -> list[list[Prospect]]:
     target = load_configured_target(cfg)
     drafts = {name: load_or_make(cfg, name, plan, target) for name, plan in plans.items()}
-    sampling, ids = Sampling(**plain(cfg.evaluate.sampling)), shared_ids(cfg)
+    sampling, ids = samplings(cfg)[0], shared_ids(cfg)
     grid = itertools.product(cfg.probe.batch_sizes, cfg.probe.contexts)
     settings = [Setting(batch, context, ids, sampling) for batch, context in grid]
     found: list[list[Prospect]] = []

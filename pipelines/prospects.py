@@ -10,9 +10,8 @@ from distill.models.draft import initialise_draft, load_draft
 from distill.models.plan import DraftPlan, plan_draft, plan_from_folder
 from distill.models.target import context_length
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines.inputs import draft_folder, plain, target_folder
+from distill.pipelines.inputs import draft_folder, plain, samplings, target_folder
 from distill.schema import DraftConfig
-from distill.speculative import Sampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 def check_probe(cfg: DictConfig) -> None:
     """Refuse loads that cannot be timed, before any model loads."""
-    Sampling(**plain(cfg.evaluate.sampling))
+    samplings(cfg)
     for name in ("num_draft_tokens", "batch_sizes", "contexts", "repetitions", "tokens"):
         value = plain(cfg.probe[name])
         values = value if isinstance(value, list) else [value]

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow.compute as compute
 from transformers import PreTrainedTokenizerBase
 
+from distill.artifacts import write_json
+from distill.data.chat import with_system
 from distill.data.encode import Encoder, Example
 from distill.data.progress import Progress
-from distill.data.sources.rows import Problem, Row, Source
+from distill.data.sources.rows import Chat, Problem, Row, Source
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.schema import DataConfig, TargetConfig
@@ -30,7 +32,7 @@ FEATURES = datasets.Features(
         "prompt_length": datasets.Value("int32"),
     }
 )
-DATASET = "dataset"
+DATASET, TURNS = "dataset", "turns.json"
 
 
 def build_corpus(
@@ -60,6 +62,7 @@ def build_corpus(
             raise UserError(empty_split(split, len(rows[split]), encoder.dropped))
     corpus = {split: to_dataset(found) for split, found in splits.items()}
     write_problems(source.problems, encoder.dropped, folder)
+    write_turns(rows["evaluation"], splits["evaluation"], target, folder)
     save_corpus(corpus, folder)
     return counts(corpus, source.problems, encoder.dropped)
 
@@ -126,6 +129,29 @@ def load_corpus(folder: Path) -> datasets.DatasetDict:
 def write_problems(problems: list[Problem], dropped: Counter[str], folder: Path) -> None:
     content = {"rows": [asdict(problem) for problem in problems], "dropped": dict(dropped)}
     (folder / "problems.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def write_turns(
+    rows: Sequence[Row], kept: Sequence[Example], target: TargetConfig, folder: Path
+) -> None:
+    """`turns.json`, only where an evaluation row goes on: id → messages and follow_ups."""
+    ids = {example.id for example in kept}
+    turns = {
+        row.id: {
+            "messages": with_system(row.content.messages, target.system_prompt),
+            "follow_ups": row.content.follow_ups,
+        }
+        for row in rows
+        if row.id in ids and isinstance(row.content, Chat) and row.content.follow_ups
+    }
+    if turns:
+        write_json(folder / TURNS, turns)
+
+
+def load_turns(folder: Path) -> dict[str, dict[str, Any]]:
+    """The user turns that follow an evaluation row's prompt, by row id; empty where none does."""
+    path = folder / TURNS
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def row_lengths(split: datasets.Dataset) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from distill.errors import UserError
 
@@ -17,12 +17,7 @@ def context_limit(model: PreTrainedModel) -> int:
     A `longrope` model changes all its angles beyond its original length, which no cache survives:
     it is limited to that length.
     """
-    return configured_limit(model.config)
-
-
-def configured_limit(config: PreTrainedConfig) -> int:
-    """`context_limit` of a model that is not loaded."""
-    config = config.get_text_config()
+    config = model.config.get_text_config()
     limits = [getattr(config, "max_position_embeddings", None)]
     for rotary in _rotary_kinds(config):
         if rotary["rope_type"] == "longrope":

@@ -93,6 +93,10 @@ class Run:
         """Copy a folder's files below the artifact path."""
         self.client.log_artifacts(self.id, str(folder), path)
 
+    def log_file(self, file: Path, path: str) -> None:
+        """Copy a file below the artifact path."""
+        self.client.log_artifact(self.id, str(file), path)
+
     def _log_params(self, items: list[tuple[str, str]]) -> None:
         if self.silent:
             return

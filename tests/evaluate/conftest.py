@@ -21,11 +21,14 @@ def make_measurement(
     alpha: float = 0.0,
     draft_seconds: float = 0.0,
     repetition: int = 0,
+    domain: str = "code",
 ) -> Measurement:
     tested, accepted = tested or [0] * k, accepted or [0] * k
     return Measurement(
         prompt_id=prompt,
-        domain="code",
+        turn=0,
+        domain=domain,
+        bucket="≤256",
         candidate=candidate,
         num_draft_tokens=k,
         batch_size=1,

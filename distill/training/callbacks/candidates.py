@@ -25,9 +25,9 @@ SaveDraft = Callable[[PreTrainedModel, Path], None]
 class Candidates(TrainingCallback):
     """Writes `<folder>/tokens-000123456/` at `count` even points of the budget, last at its end.
 
-    Each is a loadable draft folder plus metrics.json: tokens, kl and alpha on the validation rows,
-    and `decoding` where its decoding is measured. A folder appears under its name only when it is
-    complete.
+    Each is a loadable draft folder plus metrics.json: tokens; kl, alpha and agreement on the
+    validation rows; `decoding` where its decoding is measured. A folder appears under its name only
+    when it is complete.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Candidates(TrainingCallback):
         if due > self._done:
             self._done = due
             held_out = self._held_out.measure(trainer, module)
-            metrics: dict[str, Any] = {"kl": held_out["kl"], "alpha": held_out["alpha"]}
+            metrics: dict[str, Any] = {n: held_out[n] for n in ("kl", "alpha", "agreement")}
             if self._decoding is not None:
                 metrics["decoding"] = self._decoding.measure(trainer, module)
             with module.clock.pause():

@@ -1,0 +1,47 @@
+"""A load: the serving setting that all arms are measured at."""
+
+import zlib
+from dataclasses import dataclass, fields
+
+from distill.errors import UserError
+from distill.evaluate.records import Prompt
+from distill.speculative import Sampling
+
+
+@dataclass(frozen=True)
+class Load:
+    """The serving setting of one evaluation; the same for every arm."""
+
+    sampling: Sampling
+    max_new_tokens: int
+    eos_token_ids: tuple[int, ...]
+    batch_size: int
+    vocabulary_size: int
+    seed: int
+    contexts: tuple[int, ...] = ()
+    """Edges of the context-length buckets."""
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1 or self.batch_size < 1:
+            raise UserError("evaluate.max_new_tokens and evaluate.batch_sizes must be at least 1")
+
+    @property
+    def sampling_name(self) -> str:
+        return describe(self.sampling)
+
+
+def describe(sampling: Sampling) -> str:
+    """The setting's name in tables: `greedy`, or the temperature and what differs from defaults."""
+    if sampling.temperature == 0:
+        return "greedy"
+    changed = [
+        f"{field.name}={getattr(sampling, field.name):g}"
+        for field in fields(sampling)
+        if field.name != "temperature" and getattr(sampling, field.name) != field.default
+    ]
+    return " ".join([f"T={sampling.temperature:g}", *changed])
+
+
+def stream(prompt: Prompt) -> int:
+    """The number of the prompt's own random stream, in whatever batch or rank it is decoded."""
+    return zlib.crc32(f"{prompt.id}#{prompt.turn}".encode())
