@@ -283,6 +283,8 @@ class Config:
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     what: str = "decoding"
     """What `pipeline=benchmark` measures."""
+    runs: list[str] = field(default_factory=list)
+    """The two that `pipeline=compare` compares: folders with measurements, or MLflow runs."""
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
