@@ -6,7 +6,7 @@ figure serves light, dark and print. Series differ in marker and dash as well as
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +89,42 @@ def legend(view: Axes) -> None:
             handletextpad=0.5,
             columnspacing=1.2,
         )
+
+
+def error_bars(
+    view: Any,
+    x: Any,
+    values: Sequence[Mapping[str, Any]],
+    index: int,
+    label: str,
+    line: bool = False,
+) -> None:
+    view.errorbar(
+        x,
+        [number_of(value["value"]) for value in values],
+        yerr=bars(values),
+        linestyle="-" if line else "none",
+        capsize=3,
+        label=label,
+        **series(index),
+    )
+
+
+def bars(values: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """Lengths of the error bars below and above; a percentile interval may miss its own value."""
+    return [
+        [max(0.0, number_of(v["value"]) - number_of(v["low"])) for v in values],
+        [max(0.0, number_of(v["high"]) - number_of(v["value"])) for v in values],
+    ]
+
+
+def line_at_one(view: Axes) -> None:
+    view.axhline(1.0, color=FAINT, linewidth=1.6, zorder=0.5)
+
+
+def number_of(value: float | None) -> float:
+    """NaN, which is not drawn, for what was never counted."""
+    return float("nan") if value is None else value
 
 
 def _svg(figure: Figure) -> str:

@@ -56,6 +56,7 @@ def render(template: str, **values: Any) -> str:
         "interval": interval,
         "count": lambda value: NOTHING if value is None else f"{value:,.0f}",
         "share": lambda value: NOTHING if value is None else f"{value:.0%}",
+        "short_name": short_name,
         "drawing": lambda plot: _drawing(plot, next(counter)),
     }
     environment.globals["load_name"] = plots.load_name
@@ -72,6 +73,11 @@ def interval(value: Mapping[str, float | None], digits: int = 2) -> str:
     """`1.16 [1.05, 1.26]`."""
     low, high = number(value["low"], digits), number(value["high"], digits)
     return f"{number(value['value'], digits)} [{low}, {high}]"
+
+
+def short_name(model: str) -> str:
+    """A hub name as it is; of a folder only its last part."""
+    return Path(model).name if model.startswith(("/", ".", "~")) else model
 
 
 def _drawing(plot: Plot, index: int) -> Markup:

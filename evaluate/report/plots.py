@@ -11,7 +11,17 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from distill.evaluate.records import PLAIN, Measurement
-from distill.evaluate.report.drawing import FAINT, INK, Plot, axes, legend, series
+from distill.evaluate.report.drawing import (
+    INK,
+    Plot,
+    axes,
+    bars,
+    error_bars,
+    legend,
+    line_at_one,
+    number_of,
+    series,
+)
 from distill.speculative.prediction import expected_tokens
 
 Record = Mapping[str, Any]
@@ -53,17 +63,17 @@ def speedup_by_k(evaluation: Record, loads: Sequence[Record]) -> Plot:
             arms = champion_arms(evaluation, load)
             ks = np.array([arm["num_draft_tokens"] for arm in arms], dtype=float)
             shift = 0.05 * (index - (len(loads) - 1) / 2)
-            _intervals(view, ks + shift, [arm["speedup"] for arm in arms], index, batch_name(load))
+            error_bars(view, ks + shift, [arm["speedup"] for arm in arms], index, batch_name(load))
             view.plot(
                 ks + shift,
-                [_number(arm["predicted_speedup"]) for arm in arms],
+                [number_of(arm["predicted_speedup"]) for arm in arms],
                 "--",
                 color=series(index)["color"],
                 linewidth=1.2,
                 label="predicted" if index == len(loads) - 1 else None,
             )
             said.append(f"{load_name(load)}: {_list(arms, 'num_draft_tokens', 'speedup', 'k = ')}")
-        _line_at_one(view)
+        line_at_one(view)
         view.set(xlabel="drafted tokens per round, k", ylabel="speedup, ×")
         view.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend(view)
@@ -88,13 +98,13 @@ def speedup_by_batch(evaluation: Record) -> Plot | None:
             mine = sorted(by_sampling(loads)[sampling], key=lambda load: load["batch_size"])
             places = [sizes.index(load["batch_size"]) + 0.06 * index for load in mine]
             values = [_speedup(load) for load in mine]
-            _intervals(view, places, values, index, sampling, line=True)
+            error_bars(view, places, values, index, sampling, line=True)
             texts = [
                 f"batch {m['batch_size']} {v['value']:.2f}"
                 for m, v in zip(mine, values, strict=True)
             ]
             said.append(f"{sampling}: {', '.join(texts)}")
-        _line_at_one(view)
+        line_at_one(view)
         view.set_xticks(range(len(sizes)), [str(size) for size in sizes])
         view.set(xlabel="prompts decoded at a time (batch size)", ylabel="speedup, ×")
         legend(view)
@@ -117,7 +127,7 @@ def alpha_by_domain(evaluation: Record) -> Plot | None:
         view.errorbar(
             [value["value"] for value in values],
             places,
-            xerr=_bars(values),
+            xerr=bars(values),
             linestyle="none",
             capsize=3,
             **series(0),
@@ -144,7 +154,7 @@ def alpha_by_position(evaluation: Record) -> Plot:
         for index, (load, *_) in enumerate(by_sampling(evaluation["loads"]).values()):
             arm = champion_arms(evaluation, load)[-1]
             places = np.arange(1, len(arm["alpha_at"]) + 1)
-            values = [_number(alpha) for alpha in arm["alpha_at"]]
+            values = [number_of(alpha) for alpha in arm["alpha_at"]]
             view.plot(places, values, label=load_name(load), **series(index))
             said.append(f"{load_name(load)}: {', '.join(f'{value:.2f}' for value in values)}")
         view.set(xlabel="place in the round", ylabel="alpha", ylim=(0, 1))
@@ -245,45 +255,14 @@ def _speedup(load: Record) -> Record:
     return {"value": load["speedup"], "low": load["speedup_low"], "high": load["speedup_high"]}
 
 
-def _intervals(
-    view: Any, x: Any, values: Sequence[Record], index: int, label: str, line: bool = False
-) -> None:
-    view.errorbar(
-        x,
-        [_number(value["value"]) for value in values],
-        yerr=_bars(values),
-        linestyle="-" if line else "none",
-        capsize=3,
-        label=label,
-        **series(index),
-    )
-
-
-def _bars(values: Sequence[Record]) -> list[list[float]]:
-    """Lengths of the error bars below and above; a percentile interval may miss its own value."""
-    return [
-        [max(0.0, _number(v["value"]) - _number(v["low"])) for v in values],
-        [max(0.0, _number(v["high"]) - _number(v["value"])) for v in values],
-    ]
-
-
-def _line_at_one(view: Any) -> None:
-    view.axhline(1.0, color=FAINT, linewidth=1.6, zorder=0.5)
-
-
 def _expected(arm: Record) -> float:
     alpha = arm["alpha"]["value"]
     return np.nan if alpha is None else expected_tokens(min(alpha, 1.0), arm["num_draft_tokens"])
 
 
-def _number(value: float | None) -> float:
-    """NaN, which is not drawn, for what was never counted."""
-    return np.nan if value is None else value
-
-
 def _list(arms: Sequence[Record], key: str, what: str, word: str) -> str:
     def value(arm: Record) -> float:
         found = arm[what]
-        return _number(found["value"] if isinstance(found, Mapping) else found)
+        return number_of(found["value"] if isinstance(found, Mapping) else found)
 
     return ", ".join(f"{word}{arm[key]} {value(arm):.2f}" for arm in arms)
