@@ -92,25 +92,25 @@ def legend(view: Axes) -> None:
 
 
 def error_bars(
-    view: Any,
-    x: Any,
+    view: Axes,
+    places: Any,
     values: Sequence[Mapping[str, Any]],
     index: int,
     label: str,
+    *,
     line: bool = False,
+    across: bool = False,
 ) -> None:
-    view.errorbar(
-        x,
-        [number_of(value["value"]) for value in values],
-        yerr=bars(values),
-        linestyle="-" if line else "none",
-        capsize=3,
-        label=label,
-        **series(index),
-    )
+    """Values with their intervals as series `index`: along y, or `across` along x."""
+    middle = [number_of(value["value"]) for value in values]
+    style = series(index) | {"linestyle": "-" if line else "none", "capsize": 3, "label": label}
+    if across:
+        view.errorbar(middle, places, xerr=_bars(values), **style)
+    else:
+        view.errorbar(places, middle, yerr=_bars(values), **style)
 
 
-def bars(values: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+def _bars(values: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """Lengths of the error bars below and above; a percentile interval may miss its own value."""
     return [
         [max(0.0, number_of(v["value"]) - number_of(v["low"])) for v in values],

@@ -124,14 +124,7 @@ def alpha_by_domain(evaluation: Record) -> Plot | None:
     with axes(1.2 + 0.34 * len(parts)) as (view, svg):
         values = [part["alpha"] for part in parts]
         places = np.arange(len(parts))
-        view.errorbar(
-            [value["value"] for value in values],
-            places,
-            xerr=bars(values),
-            linestyle="none",
-            capsize=3,
-            **series(0),
-        )
+        error_bars(view, places, values, 0, "alpha", across=True)
         if (needed := evaluation["break_even_alpha"]) is not None:
             view.axvline(needed, color=INK, linestyle=":", label=f"breaks even, {needed:.2f}")
             legend(view)
