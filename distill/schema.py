@@ -186,7 +186,7 @@ class EvaluateConfig:
     margin: float = 1.0
     """`ship` needs the lower bound of speedup above this."""
     floors: dict[str, float] = field(default_factory=dict)
-    """Domain to the speedup it needs: `evaluate.floors={code:1.0}`."""
+    """Domain to the speedup it needs: `+evaluate.floors.code=1.0`."""
     gate: bool = False
     """Exit non-zero on `do not ship`."""
 

@@ -57,6 +57,8 @@ from distill.evaluate.records import Arm
 from distill.evaluate.select import TableRow, predict
 
 FILE = "evaluation.json"
+ONLY_IN_FILE = ("table", "candidates", "prompts", "target")
+"""A job's summary.json holds everything else."""
 
 
 @dataclass(frozen=True)

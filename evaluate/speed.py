@@ -63,7 +63,7 @@ def measure(
     _claim(folder, prompts, load)
     warmed: set[tuple[Arm, int]] = set()
     rows: list[Measurement] = []
-    for start, stop in pairwise(_rounds(len(work), first_round)):
+    for start, stop in pairwise(round_ends(len(work), first_round)):
         arms = [PLAIN_ARM, *entrants(rows)]
 
         def make(offset: int, start: int = start, arms: list[Arm] = arms) -> None:
@@ -78,7 +78,7 @@ def measure(
     return rows
 
 
-def _rounds(count: int, first: int | None) -> list[int]:
+def round_ends(count: int, first: int | None) -> list[int]:
     """Where rounds begin and end: 0, first, 2·first, 4·first, …, count."""
     ends = [0]
     step = first or count

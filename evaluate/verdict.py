@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 from distill.evaluate.acceptance import BreakEven, best_k, break_even_alpha
 from distill.evaluate.parts import Part
@@ -28,12 +29,15 @@ class Floor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of the three decisions; best_k is predicted to be fastest at the measured alpha."""
+    """One of the three decisions; best_k is predicted to be fastest at the measured alpha.
+
+    break_even: None if no draft can pay. Both are None where no drafted token was tested.
+    """
 
     decision: str
     reason: str
     break_even: BreakEven | None
-    best_k: int
+    best_k: int | None
     floors: list[Floor]
 
 
@@ -50,7 +54,8 @@ def judge(
     is surely missed is enough not to ship, one that is open is not enough evidence.
     """
     costs = {row.num_draft_tokens: row.cost for row in table if row.candidate == champion.candidate}
-    break_even = break_even_alpha(costs)
+    tested = not isnan(champion.alpha.value)  # answers of one token leave nothing to draft
+    break_even = break_even_alpha(costs) if tested else None
     checked = [
         Floor(part.name, floor, part.speedup, _decide(part.speedup, part.units, floor))
         for part in domains
@@ -68,7 +73,7 @@ def judge(
         decision=decision,
         reason="; ".join(clauses),
         break_even=break_even,
-        best_k=best_k(min(champion.alpha.value, 1.0), costs),
+        best_k=best_k(min(champion.alpha.value, 1.0), costs) if tested else None,
         floors=checked,
     )
 
@@ -105,6 +110,8 @@ def _interval(speedup: Interval) -> str:
 
 
 def _explain(row: TableRow, break_even: BreakEven | None) -> str:
+    if isnan(row.alpha.value):
+        return "no drafted token was tested: give more evaluate.max_new_tokens."
     alpha = f"its alpha is {row.alpha.value:.2f}"
     if break_even is None:
         return f"{alpha}, and at these costs not even a perfect draft would pay."

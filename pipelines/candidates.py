@@ -86,7 +86,7 @@ def _names(folders: list[Path]) -> list[str]:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(
-            f"evaluate.candidates: two drafts are called {twice}; name each once, or rename a folder"
+            f"evaluate.candidates: two drafts are called {twice}; name each once or rename one"
         )
     return names
 

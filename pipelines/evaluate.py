@@ -12,7 +12,7 @@ from distill.artifacts import Artifact, write_json
 from distill.data.corpus import load_corpus
 from distill.evaluate.load import Load
 from distill.evaluate.measure import Evaluation, Grid, measure_candidates
-from distill.evaluate.outcome import FILE, Considered, Outcome
+from distill.evaluate.outcome import FILE, ONLY_IN_FILE, Considered, Outcome
 from distill.evaluate.records import Prompt, write_rows
 from distill.evaluate.shards import once, working
 from distill.evaluate.tables import as_text
@@ -30,7 +30,7 @@ from distill.pipelines.inputs import (
     target_folder,
     target_identity,
 )
-from distill.pipelines.prompts import all_turns, counts, find_conversations
+from distill.pipelines.prompts import all_turns, find_conversations, tally
 from distill.pipelines.reporting import summarize, write_report
 from distill.pipelines.shortlist import Shortlist, shortlist
 from distill.pipelines.stage import as_job, run_stage
@@ -112,7 +112,7 @@ def _evaluate(
     prompts = [Prompt(**one) for one in unrolled["prompts"]]
     grid = make_grid(cfg, vocabulary, eos_token_ids(target_folder(cfg)))
     found = measure_candidates(target, drafts, prompts, grid, make_bar(cfg), work, _progress)
-    used = counts(conversations, len(prompts), too_long + unrolled["too_long"])
+    used = tally(conversations, len(prompts), too_long + unrolled["too_long"])
     return _report(cfg, grid, found, candidates, chosen, used, folder, stage)
 
 
@@ -148,7 +148,8 @@ def _report(
         for name in (MEASUREMENTS, FILE, TABLE):
             stage.log_file(folder / name, "evaluation")
     best = next(c for c in candidates if c.name == evaluations[0].champion.candidate)
-    return {**outcome, "draft_folder": str(best.folder)}
+    counts = {name: value for name, value in outcome.items() if name not in ONLY_IN_FILE}
+    return {**counts, "draft_folder": str(best.folder)}
 
 
 def _text(loads: list[tuple[Load, Evaluation]], outcome: dict[str, Any]) -> str:

@@ -76,7 +76,7 @@ def all_turns(
     conversations: list[Conversation],
     vocabulary: int,
 ) -> dict[str, Any]:
-    """JSON: `prompts` (fields of `Prompt`) and `too_long`. Later turns hold the target's answers."""
+    """JSON: `prompts` (fields of `Prompt`) and `too_long`. Later turns hold its answers."""
     tokenizer = AutoTokenizer.from_pretrained(target_folder(cfg))
     size = max(cfg.evaluate.batch_sizes)
 
@@ -106,7 +106,7 @@ def all_turns(
     return {"prompts": [vars(prompt) for prompt in found.prompts], "too_long": found.too_long}
 
 
-def counts(conversations: list[Conversation], turns: int, too_long: int) -> dict[str, Any]:
+def tally(conversations: list[Conversation], turns: int, too_long: int) -> dict[str, Any]:
     return {
         "conversations": len(conversations),
         "turns": turns,

@@ -42,7 +42,7 @@ def comparison_view(comparison: Comparison) -> Table:
             conclusion(load),
         )
     view.caption = (
-        "Pairs of numbers: of A, of B. Their champions, over the prompts that both decoded; (–): the "
+        "Pairs of numbers: of A, of B. Their champions, over prompts that both decoded; (–): the "
         "dropped ones. Brackets: paired 95% intervals, bootstrapped over prompts."
     )
     return view

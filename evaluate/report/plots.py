@@ -15,7 +15,6 @@ from distill.evaluate.report.drawing import (
     INK,
     Plot,
     axes,
-    bars,
     error_bars,
     legend,
     line_at_one,

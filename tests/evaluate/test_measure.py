@@ -10,9 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from distill.errors import UserError
 from distill.evaluate import speed
-from distill.evaluate.measure import Evaluation, measure_candidates
-from distill.evaluate.records import PLAIN, Prompt, read_rows
-from distill.evaluate.speed import describe
+from distill.evaluate.load import describe
+from distill.evaluate.measure import Bar, Evaluation, Grid, measure_candidates
+from distill.evaluate.outcome import headline
+from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
+from distill.evaluate.statistics import Bootstrap
 from distill.speculative import Sampling, decode
 
 V = 40
@@ -37,22 +39,41 @@ PROMPTS = [
 ]
 
 
-def evaluate(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> Evaluation:
-    settings = {
-        "max_new_tokens": 10,
-        "eos_token_ids": (),
-        "batch_size": 1,
-        "vocabulary_size": V,
-        "seed": 3,
-        "bootstrap": 100,
-        "margin": 1.0,
-        "progress": lambda done, total, what: None,
-    } | changes
-    ks = settings.pop("ks", [1, 3])
-    sampling = settings.pop("sampling", Sampling())
-    return measure_candidates(
-        tiny(0), candidates or {"d": tiny(1)}, prompts, ks, sampling, folder=folder, **settings
+def evaluate_all(
+    folder: Path, candidates=None, prompts=PROMPTS, progress=None, **changes
+) -> list[Evaluation]:
+    grid = Grid(
+        **{
+            "num_draft_tokens": [1, 3],
+            "samplings": [Sampling()],
+            "batch_sizes": [1],
+            "max_new_tokens": 10,
+            "eos_token_ids": (),
+            "vocabulary_size": V,
+            "seed": 3,
+        }
+        | changes
     )
+    return measure_candidates(
+        tiny(0),
+        candidates or {"d": tiny(1)},
+        prompts,
+        grid,
+        Bar(Bootstrap(100)),
+        folder,
+        progress or (lambda done, total, what: None),
+    )
+
+
+def evaluate(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> Evaluation:
+    """At one load."""
+    for one, many in (("sampling", "samplings"), ("batch_size", "batch_sizes")):
+        if one in changes:
+            changes[many] = [changes.pop(one)]
+    if "ks" in changes:
+        changes["num_draft_tokens"] = changes.pop("ks")
+    (found,) = evaluate_all(folder, candidates, prompts, **changes)
+    return found
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -70,6 +91,7 @@ def test_copy_of_the_target_has_alpha_one(
 
 def test_every_prompt_is_counted_once_per_arm_and_repetition(tmp_path: Path) -> None:
     found = evaluate(tmp_path, batch_size=4)
+    write_rows(tmp_path / "measurements.parquet", found.rows)
     frame = pd.read_parquet(tmp_path / "measurements.parquet")
     counts = frame.groupby(["candidate", "num_draft_tokens", "repetition"])["prompt_id"].agg(list)
     assert len(counts) == 3 * speed.REPETITIONS
@@ -112,11 +134,11 @@ def test_a_kill_loses_one_batch_and_counts_nothing_twice(
 
     with pytest.raises(KeyboardInterrupt):
         evaluate(tmp_path, progress=killed_at(3))
-    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("batches/batch-*")}
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("load-00/batch-*.parquet")}
     assert len(kept) == 3
     resumed = evaluate(tmp_path)
     for name, written in kept.items():
-        assert (tmp_path / "batches" / name).stat().st_mtime_ns == written
+        assert (tmp_path / "load-00" / name).stat().st_mtime_ns == written
     whole = evaluate(tmp_path / "whole")
     assert [row.key for row in resumed.rows] == [row.key for row in whole.rows]
     assert [r.tokens_per_pass for r in resumed.table] == [r.tokens_per_pass for r in whole.table]
@@ -143,7 +165,7 @@ def test_end_token_inside_an_accepted_block_cuts_the_count(tmp_path: Path) -> No
 
 
 def test_summary_is_flat_json_with_the_promised_keys(tmp_path: Path) -> None:
-    summary = evaluate(tmp_path).summary()
+    summary = headline(evaluate(tmp_path))
     promised = (
         "alpha alpha_low alpha_high alpha_empirical tokens_per_pass cost_ratio num_draft_tokens "
         "speedup speedup_low speedup_high predicted_speedup engine_efficiency verdict"

@@ -1,10 +1,14 @@
 """Racing keeps the winner, drops what cannot win, and decides from the rows alone."""
 
+from itertools import pairwise
+
 import pytest
 
-from distill.evaluate.racing import race, share_of_passes
-from distill.evaluate.records import PLAIN, Arm
+from distill.evaluate.racing import FIRST_ROUND, passes, race
+from distill.evaluate.records import PLAIN, PLAIN_ARM, Arm
+from distill.evaluate.screening import choose
 from distill.evaluate.select import champion, tabulate
+from distill.evaluate.speed import round_ends
 from distill.evaluate.statistics import Bootstrap
 
 BOOTSTRAP = Bootstrap(300)
@@ -12,49 +16,102 @@ ALPHAS = {"good": 0.8, "fair": 0.7, "poor": 0.3, "bad": 0.1}
 ARMS = [Arm(name, 3) for name in ALPHAS]
 
 
-@pytest.fixture
-def full(simulated):
-    """All arms over 60 prompts; the plain rows are the first arm's."""
+def gather(simulated, alphas, ks=(3,), prompts=60):
+    """All arms over all prompts; the plain rows are the first arm's."""
     rows = {}
-    for seed, (name, alpha) in enumerate(ALPHAS.items()):
-        for row in simulated(60, 3, alpha, 0.05, seed=seed, candidate=name):
-            rows.setdefault((row.candidate, row.unit), row)
+    for seed, (name, alpha) in enumerate(alphas.items()):
+        for k in ks:
+            for row in simulated(prompts, k, alpha, 0.05, seed=8 * seed + k, candidate=name):
+                rows.setdefault((row.arm, row.unit), row)
     return list(rows.values())
 
 
-def run_race(full):
-    """What `measure` does, over rows that are there already."""
-    entrants, rows = race(ARMS, BOOTSTRAP), []
-    for unit in sorted({row.unit for row in full}):
-        names = {PLAIN, *(arm.candidate for arm in entrants(rows))}
-        rows += [row for row in full if row.unit == unit and row.candidate in names]
+def run_race(full, arms):
+    """What `measure` does, over rows that are there already: the rows, and who is left."""
+    entrants, rows = race(arms, BOOTSTRAP), []
+    units = sorted({row.unit for row in full})
+    for start, stop in pairwise(round_ends(len(units), FIRST_ROUND)):
+        still = {PLAIN_ARM, *entrants(rows)}
+        rows += [row for row in full if row.unit in units[start:stop] and row.arm in still]
     return rows, entrants(rows)
 
 
+def share(rows, arms) -> float:
+    spent, whole = passes(rows, arms)
+    return spent / whole
+
+
+@pytest.fixture
+def full(simulated):
+    return gather(simulated, ALPHAS)
+
+
 def test_same_champion_for_fewer_passes(full) -> None:
-    rows, left = run_race(full)
+    rows, left = run_race(full, ARMS)
     assert champion(tabulate(rows, BOOTSTRAP)).arm == champion(tabulate(full, BOOTSTRAP)).arm
     assert Arm("good", 3) in left
     assert {Arm("poor", 3), Arm("bad", 3)}.isdisjoint(left)
-    assert share_of_passes(rows, ARMS) < 0.75
-    assert share_of_passes(full, ARMS) == pytest.approx(1.0)
+    assert share(rows, ARMS) < 0.75
+    assert share(full, ARMS) == pytest.approx(1.0)
 
 
-def test_nobody_leaves_before_there_is_evidence(full) -> None:
-    few = [row for row in full if row.unit < "p004"]
-    assert race(ARMS, BOOTSTRAP)(few) == ARMS
+def test_a_screened_race_of_eight_checkpoints_costs_a_third_and_names_the_same(simulated) -> None:
+    # one training's checkpoints, each better than the last, and the ks that are usual
+    alphas = {
+        f"tokens-{i}": a for i, a in enumerate((0.2, 0.3, 0.38, 0.44, 0.49, 0.53, 0.56, 0.58))
+    }
+    arms = [Arm(name, k) for name in alphas for k in (1, 2, 3, 4)]
+    full = gather(simulated, alphas, (1, 2, 3, 4), prompts=48)
+    best = champion(tabulate(full, BOOTSTRAP)).arm
+
+    raced, left = run_race(full, arms)
+    assert champion(tabulate(raced, BOOTSTRAP)).arm == best
+    assert share(raced, arms) <= 1 / 3
+
+    chosen = set(choose(alphas, list(alphas), 3))
+    screened, _ = run_race(
+        [row for row in full if row.candidate in {PLAIN, *chosen}],
+        [arm for arm in arms if arm.candidate in chosen],
+    )
+    assert champion(tabulate(screened, BOOTSTRAP)).arm == best
+    assert share(screened, arms) < share(raced, arms)
+    assert len(left) < len(arms) / 2
+
+
+def test_passes_by_hand(measurement) -> None:
+    # plain 60 + 60 over two units; a: 20 + 30; b left after 40; c was screened out: as a and b
+    rows = [
+        measurement("p0"), measurement("p1"),
+        measurement("p0", "a", 2, passes=20), measurement("p1", "a", 2, passes=30),
+        measurement("p0", "b", 2, passes=40),
+    ]  # fmt: skip
+    arms = [Arm(name, 2) for name in "abc"]
+    assert passes(rows, arms) == (210, 2 * (60 + 25 + 40 + (25 + 40) / 2))
+
+
+def test_who_left_the_race_is_no_champion(simulated) -> None:
+    rows = gather(simulated, {"steady": 0.6, "lucky": 0.9}, prompts=20)
+    early = [row for row in rows if row.candidate != "lucky" or row.unit < "p005"]
+    assert champion(tabulate(early, BOOTSTRAP)).candidate == "steady"
+
+
+def test_everybody_starts(full) -> None:
     assert race(ARMS, BOOTSTRAP)([]) == ARMS
 
 
 def test_who_left_stays_out_after_a_resume(full) -> None:
-    rows, left = run_race(full)
+    rows, left = run_race(full, ARMS)
     assert race(ARMS, BOOTSTRAP)(rows[::-1]) == left
 
 
 def test_two_that_cannot_be_told_apart_both_go_on(simulated) -> None:
     twins = [Arm("one", 3), Arm("two", 3)]
-    rows = {}
-    for seed, arm in enumerate(twins):
-        for row in simulated(20, 3, 0.7, 0.05, seed=seed, candidate=arm.candidate):
-            rows.setdefault((row.candidate, row.unit), row)
-    assert race(twins, BOOTSTRAP)(list(rows.values())) == twins
+    assert race(twins, BOOTSTRAP)(gather(simulated, {"one": 0.7, "two": 0.7}, prompts=20)) == twins
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "ends"),
+    [(7, None, [0, 7]), (40, 5, [0, 5, 10, 20, 40]), (12, 5, [0, 5, 10, 12]), (3, 5, [0, 3])],
+)
+def test_rounds_double(count, first, ends) -> None:
+    assert round_ends(count, first) == ends

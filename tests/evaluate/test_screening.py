@@ -6,8 +6,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from distill.errors import UserError
 from distill.evaluate import screening
-from distill.evaluate.screening import Agreement, Trajectory, choose, compare, teacher_forced
-from distill.evaluate.statistics import Bootstrap, Interval
+from distill.evaluate.screening import Trajectory, choose, compare, teacher_forced
+from distill.evaluate.statistics import Bootstrap
 
 BOOTSTRAP = Bootstrap(100)
 
@@ -74,10 +74,7 @@ def test_no_supervised_token_is_one_clear_line() -> None:
 
 def test_choose_takes_the_best_and_always_the_last() -> None:
     names = ["a", "b", "c", "last"]
-    found = {
-        name: Agreement(Interval(alpha, 0, 1), Interval(0, 0, 0), Interval(0, 0, 0), [])
-        for name, alpha in zip(names, (0.2, 0.5, 0.4, 0.1), strict=True)
-    }
+    found = dict(zip(names, (0.2, 0.5, 0.4, 0.1), strict=True))
     assert choose(found, names, 3) == ["b", "c", "last"]
     assert choose(found, names, 1) == ["last"]
     assert choose(found, names, 9) == names

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from distill.errors import UserError
+from distill.evaluate.parts import Part
 from distill.evaluate.select import champion, tabulate
 from distill.evaluate.statistics import Bootstrap, Interval
 from distill.evaluate.verdict import DO_NOT_SHIP, NOT_ENOUGH, SHIP, judge
@@ -67,6 +68,29 @@ def test_verdicts(simulated) -> None:
     assert judge(wide, [wide], 1.0).decision == NOT_ENOUGH
     random = tabulate(simulated(30, 2, 0.01, 0.05), BOOTSTRAP)
     assert judge(random[0], random, 1.0).decision == DO_NOT_SHIP
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "units", "decision"),
+    [
+        (1.3, 1.5, 9, SHIP),
+        (0.9, 1.2, 9, DO_NOT_SHIP),
+        (1.1, 1.5, 9, NOT_ENOUGH),
+        (1.3, 1.5, 4, NOT_ENOUGH),
+    ],
+)
+def test_a_floor_is_judged_like_the_margin(simulated, low, high, units, decision) -> None:
+    good = tabulate(simulated(30, 2, 0.8, 0.05), BOOTSTRAP)
+    part = Part("code", units, units, good[0].alpha, Interval(1.2, low, high), 2.0)
+    verdict = judge(good[0], good, 1.0, {"code": 1.2, "math": 5.0}, [part])
+    assert verdict.decision == decision
+    assert ("in code" in verdict.reason) == (decision != SHIP)
+
+
+def test_a_missed_margin_is_not_saved_by_floors(simulated) -> None:
+    good = tabulate(simulated(30, 2, 0.8, 0.05), BOOTSTRAP)
+    part = Part("code", 9, 9, good[0].alpha, Interval(2.0, 1.9, 2.1), 2.0)
+    assert judge(good[0], good, 3.0, {"code": 1.0}, [part]).decision == DO_NOT_SHIP
 
 
 def test_two_timed_batches_are_no_evidence(simulated) -> None:

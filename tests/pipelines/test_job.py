@@ -36,7 +36,9 @@ def test_code_job_from_nothing_and_again(distill, capsys, manifests):
     distill()
     first = read_summary(capsys.readouterr().out)
     assert first.keys() >= SUMMARY_KEYS
-    assert all(not isinstance(value, dict | list) for value in first.values())
+    nested = {key for key, value in first.items() if isinstance(value, dict | list)}
+    assert nested == {"loads", "domains", "calibration"}
+    assert (len(first["loads"]), len(first["calibration"])) == (1, 2)
     assert first["train_tokens"] >= 600
     assert 0 <= first["alpha_low"] <= first["alpha"] <= first["alpha_high"] <= 1
     exported = AutoModelForCausalLM.from_pretrained(first["export_path"], dtype=torch.float32)
@@ -86,5 +88,12 @@ def test_gate_fails_on_a_draft_that_is_no_use(distill, target):
             f"draft.model.id={target}",
             "evaluate.gate=true",
             "evaluate.margin=1000",
+            "data.evaluation_rows=8",
+            "evaluate.num_prompts=6",
         )
     assert stopped.value.code == 1
+
+
+def test_gate_lets_pass_what_is_not_known(distill, target):
+    ready = ["pipeline=evaluate", "draft=ready", f"draft.model.id={target}"]
+    distill(*ready, "evaluate.gate=true", "evaluate.margin=1000")  # three timed batches say nothing
