@@ -53,11 +53,10 @@ def check_run_folder(cfg: DictConfig) -> None:
 
 
 def summarize(cfg: DictConfig, measured: Artifact) -> dict[str, Any]:
-    """The first load's numbers and verdict, flat; `evaluation.json` beside it holds the rest."""
-    flat = {k: v for k, v in measured.counts.items() if not isinstance(v, dict | list)}
-    del flat["draft_folder"]
-    identity = {"target_weights_sha256": measured.counts["target"]["weights_sha256"]}
-    return {"target": cfg.target.id, **identity, **flat}
+    """The champion's numbers and the verdict; `evaluation.json` beside it holds the rest."""
+    found = {name: value for name, value in measured.counts.items() if name != "draft_folder"}
+    weights = target_identity(cfg).weights_sha256
+    return {"target": cfg.target.id, "target_weights_sha256": weights, **found}
 
 
 def write_report(cfg: DictConfig, measured: Artifact, summary: dict[str, Any]) -> Path:
@@ -111,7 +110,7 @@ def _training(folder: Path) -> Training:
 
 def _certificate(cfg: DictConfig, measured: Artifact) -> str | None:
     """The short form of the newest certificate of this very draft and target."""
-    pair = (measured.counts["draft_weights_sha256"], measured.counts["target"]["weights_sha256"])
+    pair = (measured.counts["draft_weights_sha256"], target_identity(cfg).weights_sha256)
     found = [
         artifact.path / "certificate.txt"
         for path in (output_root(cfg) / "artifacts" / "certify").glob(f"*/{MANIFEST}")
