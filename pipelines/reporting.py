@@ -134,7 +134,7 @@ def _lineage(cfg: DictConfig, measured: Artifact, summary: dict[str, Any]) -> di
         "evaluation": measured.path,
         "mlflow_run": current_job().run.id,
         "hardware": f"{machine['cpu']}, {machine['cores']} cores",
-        "gpus": ", ".join(machine["gpus"]) or None,
+        "gpus": machine["gpus"] or None,
         "versions": ", ".join(f"{k} {v}" for k, v in measured.manifest["versions"].items()),
         "seed": cfg.seed,
     }

@@ -24,7 +24,7 @@ _VARIABLES = {INK: "currentColor", FAINT: "var(--faint)"} | {
 SIZE = (4.9, 3.1)
 """Inches: at 72 points each about as wide as a phone, where its text is then 10 pixels high."""
 
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "distill",
     "font.size": 10,

@@ -89,7 +89,7 @@ class Decoding(TrainingCallback):
         return self._measured[1]
 
     def _measure(self, draft: PreTrainedModel) -> dict[str, float]:
-        served = copy.deepcopy(draft).requires_grad_(False)
+        served: Any = copy.deepcopy(draft).requires_grad_(False)
         drafter = ModelDrafter(served.to(device=self._target.device, dtype=self._target.dtype))
         with isolate_rng(), torch.autocast(self._target.device.type, enabled=False):
             self._decode(self._prompts[0], drafter, most=self._k + 2)  # first touches, graphs

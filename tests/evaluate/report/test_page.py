@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -127,11 +128,22 @@ def test_a_browser_draws_it_without_an_error(facts, tmp_path: Path, width: int) 
     said = browse(page, width, tmp_path, f"--screenshot={picture}")
     assert "CONSOLE" not in said.stderr
     assert picture.stat().st_size > 20_000
-    # A copy that measures itself: nothing may stick out of the screen.
-    script = "<script>console.error('seen');document.title=document.body.scrollWidth</script>"
-    measured = browse(write(tmp_path / "m.html", html + script), width, tmp_path, "--dump-dom")
+    # In a frame of that width, since a window has a smallest one: nothing may stick out.
+    framed = write(tmp_path / "frame.html", FRAME.format(width=width, page=escape(html)))
+    measured = browse(framed, width, tmp_path, "--dump-dom")
     assert "seen" in measured.stderr  # console errors do arrive here
     assert int(re.search(r"<title>(\d+)</title>", measured.stdout).group(1)) <= width
+
+
+FRAME = """<!doctype html><title></title>
+<iframe width="{width}" height="3000" style="border:0" srcdoc="{page}"></iframe>
+<script>
+onload = () => {{
+  console.error("seen");
+  const page = document.querySelector("iframe").contentDocument.documentElement;
+  document.title = page.scrollWidth;
+}};
+</script>"""
 
 
 def write(path: Path, html: str) -> Path:
