@@ -126,6 +126,11 @@ class TrainerConfig:
     """Candidates written over the budget, evenly; the last is the end of training."""
     validate_every: float = 0.1
     """Share of the budget between validations."""
+    decode_every: float = 0.0
+    """Share of the budget between decodings of `decode_prompts` held-out prompts; 0: never."""
+    decode_prompts: int = 4
+    decode_num_draft_tokens: int = 3
+    decode_max_new_tokens: int = 32
     resume_every_seconds: float = 60.0
 
 
@@ -278,6 +283,8 @@ class Config:
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     what: str = "decoding"
     """What `pipeline=benchmark` measures."""
+    runs: list[str] = field(default_factory=list)
+    """The two that `pipeline=compare` compares: folders with measurements, or MLflow runs."""
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     export: ExportConfig = field(default_factory=ExportConfig)

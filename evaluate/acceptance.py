@@ -1,23 +1,18 @@
-"""What acceptance is worth: tokens per round, speedup, and the alpha where a draft begins to pay.
-
-Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding", §3.2–3.3:
-equation 1 and theorem 3.8, extended by the measured cost v of verifying k+1 tokens, which the
-paper takes as 1.
-"""
+"""Which k a measured acceptance asks for, and the alpha where a draft begins to pay."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distill.speculative.prediction import Cost, expected_tokens, predicted_speedup
 
-@dataclass(frozen=True)
-class Cost:
-    """Times relative to one target step of one token, at the same batch and context.
-
-    c: one draft step. v: one target step over k+1 tokens.
-    """
-
-    c: float
-    v: float = 1.0
+__all__ = [
+    "BreakEven",
+    "Cost",
+    "best_k",
+    "break_even_alpha",
+    "expected_tokens",
+    "predicted_speedup",
+]
 
 
 @dataclass(frozen=True)
@@ -26,23 +21,6 @@ class BreakEven:
 
     alpha: float
     num_draft_tokens: int
-
-
-def expected_tokens(alpha: float, k: int) -> float:
-    """Mean tokens per round with the bonus, (1 − alpha^(k+1)) / (1 − alpha); k + 1 at alpha = 1.
-
-    Written as the geometric sum it stands for, which has no singular point.
-    """
-    if not 0.0 <= alpha <= 1.0:
-        raise ValueError(f"alpha is a probability, not {alpha}")
-    if k < 0:
-        raise ValueError(f"k, the number of drafted tokens, is at least 0, not {k}")
-    return sum(alpha**i for i in range(k + 1))
-
-
-def predicted_speedup(alpha: float, k: int, cost: Cost) -> float:
-    """expected_tokens / (v + k·c). With v = 1 it is the paper's formula."""
-    return expected_tokens(alpha, k) / (cost.v + k * cost.c)
 
 
 def best_k(alpha: float, costs: Mapping[int, Cost]) -> int:

@@ -74,20 +74,25 @@ def pooled_ratio(sums: Sums, bootstrap: Bootstrap) -> Interval:
 
 def paired_ratio(a: Sums, b: Sums, bootstrap: Bootstrap) -> Interval:
     """(ratio of a) / (ratio of b), arms resampled together. UserError if their units differ."""
-    return _interval(
-        _paired_columns(a, b),
-        lambda s: _divide(_divide(s[..., 0], s[..., 1]), _divide(s[..., 2], s[..., 3])),
-        bootstrap,
-    )
+    return paired([a, b], lambda ratios: _divide(ratios[0], ratios[1]), bootstrap)
 
 
 def paired_difference(a: Sums, b: Sums, bootstrap: Bootstrap) -> Interval:
     """(ratio of a) − (ratio of b), arms resampled together. UserError if their units differ."""
-    return _interval(
-        _paired_columns(a, b),
-        lambda s: _divide(s[..., 0], s[..., 1]) - _divide(s[..., 2], s[..., 3]),
-        bootstrap,
-    )
+    return paired([a, b], lambda ratios: ratios[0] - ratios[1], bootstrap)
+
+
+def paired(
+    arms: Sequence[Sums], statistic: Callable[[list[Array]], Array], bootstrap: Bootstrap
+) -> Interval:
+    """`statistic` of the arms' ratios, arms resampled together. UserError if their units differ."""
+
+    def of_ratios(sums: Array) -> Array:
+        return statistic(
+            [_divide(sums[..., 2 * i], sums[..., 2 * i + 1]) for i in range(len(arms))]
+        )
+
+    return _interval(_paired_columns(arms), of_ratios, bootstrap)
 
 
 def merge_rows(parts: Iterable[Sequence[Row]], key: Callable[[Row], Hashable]) -> list[Row]:
@@ -104,14 +109,16 @@ def merge_rows(parts: Iterable[Sequence[Row]], key: Callable[[Row], Hashable]) -
     return [merged[name] for name in sorted(merged, key=repr)]
 
 
-def _paired_columns(a: Sums, b: Sums) -> Array:
-    if a.by_unit.keys() != b.by_unit.keys():
-        odd = sorted(a.by_unit.keys() ^ b.by_unit.keys())
-        raise UserError(
-            f"a paired comparison needs the same prompts in both arms; {odd[0]!r} and "
-            f"{len(odd) - 1} more are in one only: measure both arms on the same prompts"
-        )
-    return np.concatenate([a.columns(), b.columns()], axis=1)
+def _paired_columns(arms: Sequence[Sums]) -> Array:
+    """[U, 2 · arms], in the order of the sorted unit names."""
+    first, *others = (arm.by_unit.keys() for arm in arms)
+    for units in others:
+        if odd := sorted(first ^ units):
+            raise UserError(
+                f"a paired comparison needs the same prompts in all arms; {odd[0]!r} and "
+                f"{len(odd) - 1} more are in one only: measure all arms on the same prompts"
+            )
+    return np.concatenate([arm.columns() for arm in arms], axis=1)
 
 
 def _interval(

@@ -9,6 +9,7 @@ from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.candidates import trains
 from distill.pipelines.grid import check_evaluation
 from distill.pipelines.inputs import draft_folder, output_root, plain, target_folder
+from distill.pipelines.reporting import check_run_folder
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
 from distill.training.run import check_training
@@ -21,6 +22,7 @@ def check_everything(cfg: DictConfig) -> None:
         UserError: the first thing found, with its remedy.
     """
     make_writable(output_root(cfg))
+    check_run_folder(cfg)
     export_dtype(cfg.export.dtype)
     if trains(cfg):
         check_training(cfg.trainer, cfg.optimizer, cfg.schedule, cfg.budget)

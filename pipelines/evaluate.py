@@ -31,6 +31,7 @@ from distill.pipelines.inputs import (
     target_identity,
 )
 from distill.pipelines.prompts import all_turns, find_conversations, tally
+from distill.pipelines.reporting import summarize, write_report
 from distill.pipelines.shortlist import Shortlist, shortlist
 from distill.pipelines.stage import as_job, run_stage
 from distill.ranks import is_rank_zero
@@ -45,15 +46,17 @@ WORK = "work"
 
 @as_job
 def run(cfg: DictConfig) -> Artifact:
-    """Measure, print the tables and the verdicts.
+    """Measure, draw the report, print the tables and the verdicts.
 
     Raises:
         UserError: nothing to measure, or a candidate of another tokenizer.
         SystemExit: `evaluate.gate=true` and the verdict is `do not ship` (status 1).
     """
     measured = measure(cfg)
+    page = write_report(cfg, measured, summarize(cfg, measured))
     if is_rank_zero():
         sys.stdout.write((measured.path / TABLE).read_text(encoding="utf-8"))
+        sys.stdout.write(f"report: {page}\n")
     if cfg.evaluate.gate and measured.counts["verdict"] == DO_NOT_SHIP:
         sys.exit(1)
     return measured

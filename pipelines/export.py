@@ -10,7 +10,7 @@ from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus
 from distill.pipelines import evaluate, generate
 from distill.pipelines.inputs import plain, target_folder
-from distill.pipelines.register import lineage
+from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import as_job, run_stage
 from distill.serving.export import export_draft
 from distill.serving.transformers import ExportError, prove

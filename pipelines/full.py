@@ -2,19 +2,15 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from distill.artifacts import write_json
 from distill.pipelines import evaluate, export, register, train
 from distill.pipelines.candidates import trains
+from distill.pipelines.reporting import SUMMARY, summarize, write_report
 from distill.pipelines.stage import as_job, current_job
 from distill.tracking.runs import numbers
-
-SUMMARY = "summary.json"
 
 
 @as_job
@@ -25,8 +21,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     champion = register.run(cfg)
     exported = export.run(cfg)
     summary = {
-        "target": cfg.target.id,
-        **{k: v for k, v in measured.counts.items() if k != "draft_folder"},
+        **summarize(cfg, measured),
         "model_uri": champion.version_uri,
         "export_path": str(exported.path / exported.counts["folder"]),
         "wall_seconds": round(time.monotonic() - started, 1),
@@ -35,10 +30,8 @@ def run(cfg: DictConfig) -> dict[str, Any]:
         counts = train.run(cfg).counts
         summary["train_tokens"] = counts["train_tokens"]
         summary["train_tokens_per_second"] = counts["tokens_per_second"]
-    path = Path(HydraConfig.get().runtime.output_dir) / SUMMARY
-    write_json(path, summary)
-    run = current_job().run
-    run.log_metrics(dict(numbers(summary)))
-    run.log_folder(path.parent, "summary")
+    page = write_report(cfg, measured, summary)
+    current_job().run.log_metrics(dict(numbers(summary)))
+    path = page.with_name(SUMMARY)
     sys.stdout.write(f"summary: {path}\n")
     return summary

@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 from distill.artifacts import Artifact, build, fingerprint
 from distill.pipelines.inputs import output_root, plain
 from distill.schema import TrackingConfig
-from distill.tracking.runs import Job, Run, numbers, start_job
+from distill.tracking.runs import FINGERPRINT, Job, Run, numbers, start_job
 
 T = TypeVar("T")
 Produce = Callable[[Path, Run], dict[str, Any]]
@@ -80,6 +80,7 @@ def run_stage(
     if digest in opened.finished:
         return opened.finished[digest]
     with opened.job.stage(stage) as run:
+        run.log_tags({FINGERPRINT: digest})
         artifact = build(
             stage,
             output_root(cfg),

@@ -11,10 +11,12 @@ from omegaconf import DictConfig
 from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus, token_counts
 from distill.data.datamodule import CorpusDataModule
+from distill.errors import UserError
 from distill.models.draft import initialise_draft, load_draft
 from distill.models.importance import Calibration
 from distill.models.plan import plan_draft
 from distill.models.svd import HeadStatistics, measure_statistics
+from distill.models.target import context_length, eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines import generate
 from distill.pipelines.inputs import (
@@ -29,6 +31,7 @@ from distill.schema import DraftConfig
 from distill.teacher.live import LiveTeacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
+from distill.training.callbacks.decoding import Decoding
 from distill.training.run import train_draft
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ def run(cfg: DictConfig) -> Artifact:
             name: plain(cfg[name])
             for name in ("draft", "objective", "optimizer", "schedule", "budget")
         },
-        "trainer": plain(cfg.trainer),
+        "trainer": _trainer_settings(cfg),
         "target": target.weights_sha256,
         "dtype": cfg.target.dtype,
         "seed": cfg.seed,
@@ -90,7 +93,43 @@ def _train(cfg: DictConfig, corpus: Artifact, folder: Path, stage: Run) -> dict[
         vocabulary_size=vocabulary.size,
         target_folder=target_folder(cfg),
         logger=lightning_logger(stage),
+        decoding=_decoding(cfg, corpus, model, vocabulary.size),
         seed=cfg.seed,
+    )
+
+
+def _trainer_settings(cfg: DictConfig) -> dict[str, Any]:
+    """Without decoding, how it would be done is no part of what the training is."""
+    settings = plain(cfg.trainer)
+    if not settings["decode_every"]:
+        return {name: value for name, value in settings.items() if not name.startswith("decode_")}
+    return settings
+
+
+def _decoding(
+    cfg: DictConfig, corpus: Artifact, target: "PreTrainedModel", vocabulary_size: int
+) -> Decoding | None:
+    """The callback for the first validation prompts; None where training decodes nothing."""
+    trainer = cfg.trainer
+    if not trainer.decode_every:
+        return None
+    longest = context_length(target_folder(cfg)) - trainer.decode_max_new_tokens
+    rows = load_corpus(corpus.path)["validation"].to_list()
+    prompts = [row["input_ids"][: row["prompt_length"]] for row in rows]
+    prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_prompts]
+    if len(prompts) < trainer.decode_prompts:
+        raise UserError(
+            f"trainer.decode_prompts={trainer.decode_prompts}, but {len(prompts)} validation rows "
+            "have a prompt that leaves room to decode: lower it, or raise data.validation_rows"
+        )
+    return Decoding(
+        target,
+        prompts,
+        every=trainer.decode_every,
+        num_draft_tokens=trainer.decode_num_draft_tokens,
+        max_new_tokens=trainer.decode_max_new_tokens,
+        eos_token_ids=eos_token_ids(target_folder(cfg)),
+        vocabulary_size=vocabulary_size,
     )
 
 

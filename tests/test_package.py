@@ -33,3 +33,5 @@ def test_wheel_holds_only_distill_and_all_of_it(tmp_path):
     assert {f"distill/{path}" for path in sources} <= names
     configs = {p.relative_to(ROOT) for p in (ROOT / "conf").rglob("*.yaml")}
     assert {f"distill/{path}" for path in configs} <= names
+    report = {p.relative_to(ROOT) for p in (ROOT / "evaluate" / "report").glob("*.*")}
+    assert {f"distill/{path}" for path in report} <= names

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
 
+FINGERPRINT = "distill.fingerprint"
+"""Tag of a stage's runs: which artifact they worked on. An artifact has one run per restart."""
+
 LARGEST_PARAM_BATCH = 100
 """The most parameters MLflow takes in one call."""
 

@@ -23,9 +23,26 @@ def check_trainer(trainer: TrainerConfig) -> None:
             raise UserError(f"trainer.{name} is {getattr(trainer, name)}; it must be at least 1")
     if not 0 < trainer.validate_every <= 1:
         raise UserError(f"trainer.validate_every is {trainer.validate_every}; use 0 < share <= 1")
+    _check_decoding(trainer)
     if trainer.gradient_clip < 0:
         raise UserError(f"trainer.gradient_clip is {trainer.gradient_clip}; 0 switches it off")
     _check_devices(trainer)
+
+
+def _check_decoding(trainer: TrainerConfig) -> None:
+    if not 0 <= trainer.decode_every <= 1:
+        raise UserError(
+            f"trainer.decode_every is {trainer.decode_every}; use a share of the budget, "
+            "0 < share <= 1, or 0 to decode nothing while training"
+        )
+    for name in ("decode_prompts", "decode_num_draft_tokens"):
+        if getattr(trainer, name) < 1:
+            raise UserError(f"trainer.{name} is {getattr(trainer, name)}; it must be at least 1")
+    if trainer.decode_max_new_tokens <= trainer.decode_num_draft_tokens:
+        raise UserError(
+            f"trainer.decode_max_new_tokens is {trainer.decode_max_new_tokens}; it must be above "
+            f"trainer.decode_num_draft_tokens, {trainer.decode_num_draft_tokens}"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -74,6 +74,13 @@ class Clock:
         yield
         self._paused += time.perf_counter() - started
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Time spent inside is no part of training: neither of the budget nor of the rate."""
+        started = time.perf_counter()
+        yield
+        self._mark += time.perf_counter() - started
+
     @property
     def progress(self) -> float:
         """Share of the budget spent: of tokens or minutes, the further one. 1 or more: the end."""

@@ -22,6 +22,7 @@ from distill.teacher.head import check_head
 from distill.teacher.signals import Teacher
 from distill.training.callbacks.budget import Budget
 from distill.training.callbacks.candidates import Candidates, candidate_folders
+from distill.training.callbacks.decoding import Decoding
 from distill.training.callbacks.held_out import HeldOut
 from distill.training.callbacks.progress import BudgetProgress
 from distill.training.callbacks.resume import Resume, newest_resumable
@@ -50,6 +51,7 @@ def train_draft(
     vocabulary_size: int,
     target_folder: Path,
     logger: Logger | None = None,
+    decoding: Decoding | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Train until the budget is spent, writing `folder/candidates/tokens-*` and a state to resume.
@@ -57,7 +59,8 @@ def train_draft(
     draft: fp32 weights, changed in place. teacher: gives the target's distributions of
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
     objective: `fused_linear_loss` with its divergence bound. target_folder: gives every candidate
-    its tokenizer and EOS list. seed: of what is drawn while training.
+    its tokenizer and EOS list. decoding: measures the draft with the engine on the way. seed: of
+    what is drawn while training.
 
     Returns:
         train_tokens, steps, seconds, tokens_per_second (validation and writing left out),
@@ -83,7 +86,7 @@ def train_draft(
         gradient_clip=trainer.gradient_clip,
     )
     save = partial(save_draft, target_folder=target_folder)
-    loop = build_trainer(trainer, callbacks(trainer, folder, save), folder, logger)
+    loop = build_trainer(trainer, callbacks(trainer, folder, save, decoding), folder, logger)
     start = newest_resumable(folder / "resume")
     if start is not None:
         log.info("going on from %s", start)
@@ -115,13 +118,16 @@ def check_training(
     check_budget(budget)
 
 
-def callbacks(config: TrainerConfig, folder: Path, save: Any) -> list[Callback]:
+def callbacks(
+    config: TrainerConfig, folder: Path, save: Any, decoding: Decoding | None
+) -> list[Callback]:
     """In the order in which they act after a window: measure, write, decide, save the state."""
     held_out = HeldOut(config.validate_every)
     return [
         StopOnSignal(),
         held_out,
-        Candidates(folder / "candidates", config.checkpoints, held_out, save),
+        *([decoding] if decoding else []),
+        Candidates(folder / "candidates", config.checkpoints, held_out, save, decoding),
         Budget(),
         Resume(folder / "resume", config.resume_every_seconds),
         BudgetProgress(),

@@ -15,6 +15,7 @@ from distill.losses.fused import fused_linear_loss
 from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.teacher.live import LiveTeacher
 from distill.training import run
+from distill.training.callbacks.decoding import Decoding
 
 VOCABULARY = 96
 
@@ -111,6 +112,18 @@ def train(
     arguments |= changes
     result = run.train_draft(**arguments)
     return result, arguments["draft"], arguments["datamodule"]
+
+
+def decoding(target: LlamaForCausalLM, **changes: Any) -> Decoding:
+    """Two short prompts, decoded at every fourth of the budget."""
+    arguments = {
+        "every": 0.25,
+        "num_draft_tokens": 2,
+        "max_new_tokens": 6,
+        "eos_token_ids": (),
+        "vocabulary_size": VOCABULARY,
+    }
+    return Decoding(target, [[1, 2, 3], [4, 5]], **arguments | changes)
 
 
 @pytest.fixture

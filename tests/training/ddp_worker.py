@@ -52,6 +52,7 @@ def main(folder: Path) -> None:
         gradients.append(torch.cat([p.grad.flatten() for p in parameters]))
         return norm
 
+    target = tiny.llama(32, seed=0)
     config = TrainerConfig(
         accelerator="cpu",
         devices=str(world),
@@ -64,7 +65,13 @@ def main(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "scale_and_clip", recorded)
         result, draft, _ = tiny.train(
-            folder, patch, tokens=TOKENS, trainer=config, datamodule=RankWindows()
+            folder,
+            patch,
+            tokens=TOKENS,
+            trainer=config,
+            datamodule=RankWindows(),
+            teacher=tiny.LiveTeacher(target),
+            decoding=tiny.decoding(target),
         )
     weights = torch.cat([p.detach().flatten() for p in draft.parameters()])
     state = {"gradients": gradients, "weights": weights, "result": result}

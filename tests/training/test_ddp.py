@@ -77,4 +77,16 @@ def test_pooled_validation_numbers_are_those_of_one_process(folders: tuple[Path,
         json.loads(Path(read(folder)["result"]["candidates"][0], "metrics.json").read_text())
         for folder in folders
     ]
+    for each in metrics:
+        del each["decoding"]  # holds times
     assert metrics[1] == pytest.approx(metrics[0], rel=1e-5)
+
+
+def test_both_ranks_know_what_rank_0_decoded(folders: tuple[Path, Path]) -> None:
+    one, two = (
+        [json.loads(Path(p, "metrics.json").read_text()) for p in read(f)["result"]["candidates"]]
+        for f in folders
+    )
+    alphas = [[metrics["decoding"]["alpha"] for metrics in each] for each in (one, two)]
+    assert alphas[1] == pytest.approx(alphas[0], rel=1e-4)
+    assert len(alphas[0]) == 2

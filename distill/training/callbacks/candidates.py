@@ -11,6 +11,7 @@ from lightning import Trainer
 from transformers import PreTrainedModel
 
 from distill.training.callbacks.base import TrainingCallback
+from distill.training.callbacks.decoding import Decoding
 from distill.training.callbacks.held_out import HeldOut
 from distill.training.module import DistillModule
 from distill.training.sharding import whole_draft
@@ -24,15 +25,24 @@ SaveDraft = Callable[[PreTrainedModel, Path], None]
 class Candidates(TrainingCallback):
     """Writes `<folder>/tokens-000123456/` at `count` even points of the budget, last at its end.
 
-    Each is a loadable draft folder plus metrics.json: tokens, and kl, alpha and agreement on the
-    validation rows. A folder appears under its name only when it is complete.
+    Each is a loadable draft folder plus metrics.json: tokens; kl, alpha and agreement on the
+    validation rows; `decoding` where its decoding is measured. A folder appears under its name only
+    when it is complete.
     """
 
-    def __init__(self, folder: Path, count: int, held_out: HeldOut, save: SaveDraft):
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        held_out: HeldOut,
+        save: SaveDraft,
+        decoding: Decoding | None = None,
+    ):
         self._folder = folder
         self._count = count
         self._held_out = held_out
         self._save = save
+        self._decoding = decoding
         self._done = 0
 
     def started(self, trainer: Trainer, module: DistillModule) -> None:
@@ -46,9 +56,12 @@ class Candidates(TrainingCallback):
         due = min(self._count, int(module.clock.progress * self._count))
         if due > self._done:
             self._done = due
-            measured = self._held_out.measure(trainer, module)
+            held_out = self._held_out.measure(trainer, module)
+            metrics: dict[str, Any] = {n: held_out[n] for n in ("kl", "alpha", "agreement")}
+            if self._decoding is not None:
+                metrics["decoding"] = self._decoding.measure(trainer, module)
             with module.clock.pause():
-                self._write(trainer, module, measured)
+                self._write(trainer, module, metrics)
 
     def state_dict(self) -> dict[str, Any]:
         return {"done": self._done}
@@ -56,7 +69,7 @@ class Candidates(TrainingCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._done = state_dict["done"]
 
-    def _write(self, trainer: Trainer, module: DistillModule, measured: dict[str, float]) -> None:
+    def _write(self, trainer: Trainer, module: DistillModule, metrics: dict[str, Any]) -> None:
         draft = whole_draft(module.draft, trainer.strategy)
         if not trainer.is_global_zero:
             return
@@ -65,8 +78,8 @@ class Candidates(TrainingCallback):
         partial = self._folder / f"partial-{tokens:09d}"
         shutil.rmtree(partial, ignore_errors=True)
         self._save(draft, partial)
-        metrics = {"tokens": tokens, **{n: measured[n] for n in ("kl", "alpha", "agreement")}}
-        (partial / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
+        text = json.dumps({"tokens": tokens, **metrics}, indent=2)
+        (partial / METRICS).write_text(text + "\n")
         if final.exists():
             shutil.rmtree(final)
         partial.replace(final)

@@ -16,6 +16,13 @@ from distill.training.module import DistillModule
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
+SHOWN = (
+    "train/loss",
+    "train/alpha",
+    "validation/alpha",
+    "decoding/alpha",
+    "decoding/predicted_speedup",
+)
 
 
 class BudgetProgress(TrainingCallback, ProgressBar):
@@ -70,7 +77,7 @@ class BudgetProgress(TrainingCallback, ProgressBar):
             f"{clock.spent.tokens:,} tokens",
             f"{clock.tokens_per_second:.0f} tokens/s",
         ]
-        for name in ("train/loss", "train/alpha", "validation/alpha"):
+        for name in SHOWN:
             if name in trainer.callback_metrics:
                 parts.append(f"{name.replace('train/', '')} {trainer.callback_metrics[name]:.3f}")
         return ", ".join(parts)

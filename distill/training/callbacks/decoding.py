@@ -1,0 +1,139 @@
+"""Real speculative decoding at shares of the budget: what validation only foretells."""
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning import Trainer
+from lightning.pytorch.utilities.seed import isolate_rng
+from transformers import PreTrainedModel
+
+from distill.speculative import Drafter, ModelDrafter, Output, decode
+from distill.speculative.prediction import Cost, predicted_speedup
+from distill.speculative.stats import Stats
+from distill.training.callbacks.base import TrainingCallback
+from distill.training.module import DistillModule
+from distill.training.sharding import whole_draft
+
+log = logging.getLogger(__name__)
+
+
+class Decoding(TrainingCallback):
+    """Decodes a few fixed prompts, one at a time at temperature 1, with and without the draft.
+
+    Training does not notice: a copy of the draft in the target's dtype decodes, as it would be
+    served; random states are put back; the clock stands still. Rank 0 decodes and the other ranks
+    wait for its numbers in a broadcast, so one decoding must end within the process group's
+    timeout (10 minutes with NCCL): a few prompts of a few dozen tokens.
+    """
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        every: float,
+        num_draft_tokens: int,
+        max_new_tokens: int,
+        eos_token_ids: Sequence[int],
+        vocabulary_size: int,
+    ):
+        self._target = target
+        self._prompts = prompts
+        self._every = every
+        self._k = num_draft_tokens
+        self._max_new_tokens = max_new_tokens
+        self._eos_token_ids = eos_token_ids
+        self._vocabulary_size = vocabulary_size
+        self._done = 0
+        self._measured: tuple[int, dict[str, float]] | None = None
+
+    def started(self, trainer: Trainer, module: DistillModule) -> None:
+        """The engine moves the target's weights to where they are read fastest, once.
+
+        Before the first window, so that the teacher's numbers are the same in every window.
+        """
+        if trainer.is_global_zero:
+            with module.clock.stopped(), isolate_rng():
+                self._decode(self._prompts[0], None, most=2)
+
+    def after_window(self, trainer: Trainer, module: DistillModule) -> None:
+        due = int(module.clock.progress / self._every)
+        if due > self._done or module.clock.finished:
+            self._done = due
+            self.measure(trainer, module)
+
+    def measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
+        """Decode with the present weights (once per window) and log. A collective call.
+
+        Returns:
+            alpha, tokens_per_pass, cost_ratio, verify_cost and predicted_speedup.
+        """
+        windows = module.clock.spent.windows
+        if self._measured is None or self._measured[0] != windows:
+            with module.clock.stopped():
+                draft = whole_draft(module.draft, trainer.strategy)
+                found = self._measure(draft) if trainer.is_global_zero else None
+                values: dict[str, float] = trainer.strategy.broadcast(found)  # pyright: ignore
+            self._measured = (windows, values)
+            module.log_dict({f"decoding/{k}": v for k, v in values.items()}, batch_size=1)
+            log.info(
+                "decoding at %d tokens: alpha %.3f, %.2f tokens per pass, predicted %.2f×",
+                module.clock.spent.tokens,
+                values["alpha"],
+                values["tokens_per_pass"],
+                values["predicted_speedup"],
+            )
+        return self._measured[1]
+
+    def _measure(self, draft: PreTrainedModel) -> dict[str, float]:
+        served: Any = copy.deepcopy(draft).requires_grad_(False)
+        drafter = ModelDrafter(served.to(device=self._target.device, dtype=self._target.dtype))
+        with isolate_rng(), torch.autocast(self._target.device.type, enabled=False):
+            self._decode(self._prompts[0], drafter, most=self._k + 2)  # first touches, graphs
+            plain, drafted = [], []
+            for prompt in self._prompts:  # one after the other: what slows the machine slows both
+                plain.append(self._decode(prompt, None))
+                drafted.append(self._decode(prompt, drafter))
+        return _numbers(plain, drafted, self._k)
+
+    def _decode(
+        self, prompt: Sequence[int], drafter: Drafter | None, most: int | None = None
+    ) -> Output:
+        return decode(
+            self._target,
+            [prompt],
+            drafter=drafter,
+            num_draft_tokens=self._k if drafter else 0,
+            max_new_tokens=most or self._max_new_tokens,
+            eos_token_ids=self._eos_token_ids,
+            vocabulary_size=self._vocabulary_size,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self._done}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._done = state_dict["done"]
+
+
+def _numbers(plain: list[Output], drafted: list[Output], k: int) -> dict[str, float]:
+    """Ratios of sums; costs in steps of plain decoding, from these very calls."""
+    stats = Stats([record for output in drafted for record in output.stats.per_prompt])
+    step = _per_step(plain, "verify")
+    cost = Cost(c=_per_step(drafted, "draft") / step, v=_per_step(drafted, "verify") / step)
+    return {
+        "alpha": stats.alpha,
+        "tokens_per_pass": stats.tokens_per_pass,
+        "cost_ratio": cost.c,
+        "verify_cost": cost.v,
+        "predicted_speedup": predicted_speedup(min(stats.alpha, 1.0), k, cost),
+    }
+
+
+def _per_step(outputs: list[Output], what: str) -> float:
+    """Mean seconds of one step; what: `draft` or `verify`."""
+    seconds = sum(getattr(output.timing, f"{what}_seconds") for output in outputs)
+    return seconds / sum(getattr(output.timing, f"{what}_steps") for output in outputs)

@@ -1,0 +1,87 @@
+"""One self-contained HTML page from plain data: no network, no script."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from distill.evaluate.report import plots, training
+from distill.evaluate.report.drawing import Plot, own_ids
+from distill.evaluate.report.facts import Facts
+
+HERE = Path(__file__).parent
+NOTHING = "–"
+
+
+def render_report(facts: Facts) -> str:
+    """The report of one evaluation."""
+    evaluation = facts.evaluation
+    loads = evaluation["loads"]
+    figures = {
+        "speed": [
+            *(plots.speedup_by_k(evaluation, group) for group in plots.by_sampling(loads).values()),
+            plots.speedup_by_batch(evaluation),
+        ],
+        "acceptance": [
+            plots.alpha_by_domain(evaluation),
+            plots.alpha_by_position(evaluation),
+            plots.tokens_by_k(evaluation),
+        ],
+        "training": [
+            training.curves(facts.training),
+            training.alpha_by_tokens(evaluation, facts.training),
+        ],
+        "times": [plots.times(facts.rows, loads[0])],
+    }
+    shown = {name: [plot for plot in group if plot] for name, group in figures.items()}
+    return render("report.html.jinja", facts=facts, evaluation=evaluation, figures=shown)
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of this folder, everything escaped but the drawings."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    counter = iter(range(10_000))
+    environment.filters |= {
+        "number": number,
+        "times": lambda value: f"{number(value)}×",
+        "interval": interval,
+        "count": lambda value: NOTHING if value is None else f"{value:,.0f}",
+        "share": lambda value: NOTHING if value is None else f"{value:.0%}",
+        "short_name": short_name,
+        "drawing": lambda plot: _drawing(plot, next(counter)),
+    }
+    environment.globals["load_name"] = plots.load_name
+    style = Markup((HERE / "style.css").read_text(encoding="utf-8"))
+    return environment.get_template(template).render(style=style, **values)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Two decimals; a dash for what was not measured."""
+    return NOTHING if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def interval(value: Mapping[str, float | None], digits: int = 2) -> str:
+    """`1.16 [1.05, 1.26]`."""
+    low, high = number(value["low"], digits), number(value["high"], digits)
+    return f"{number(value['value'], digits)} [{low}, {high}]"
+
+
+def short_name(model: str) -> str:
+    """A hub name as it is; of a folder only its last part."""
+    return Path(model).name if model.startswith(("/", ".", "~")) else model
+
+
+def _drawing(plot: Plot, index: int) -> Markup:
+    """Ours, and made by matplotlib, which escapes the texts in it."""
+    svg = own_ids(plot.svg, f"drawing{index}")
+    label = Markup('<svg role="img" aria-label="{}" ').format(plot.alt)
+    return label + Markup(svg.removeprefix("<svg "))

@@ -1,0 +1,64 @@
+"""What the drawings say in words, and what is drawn at all."""
+
+import json
+
+from distill.evaluate.report import plots, training
+from distill.evaluate.report.drawing import own_ids
+from distill.evaluate.report.facts import Curve, Training
+
+
+def test_words_hold_the_numbers(facts) -> None:
+    evaluation = facts(batch_sizes=(1, 4)).evaluation
+    first = evaluation["table"][0]
+    plot = plots.speedup_by_k(evaluation, evaluation["loads"])
+    assert f"T=1, 1 at a time: k = 1 {first['speedup']['value']:.2f}, k = 2 " in plot.alt
+    assert "code" in plots.alpha_by_domain(evaluation).alt
+    assert f"{first['tokens_per_pass']:.2f}" in plots.tokens_by_k(evaluation).alt
+
+
+def test_the_same_facts_make_the_same_drawing(facts) -> None:
+    first, again = (plots.alpha_by_position(facts().evaluation) for _ in range(2))
+    assert first == again
+
+
+def test_times_pool_a_clock_by_its_tokens(measurement) -> None:
+    # One clock of two rows: 3 s for 30 tokens; another of one row: 2 s for 10.
+    rows = [
+        measurement("a", committed=10, seconds=1.0),
+        measurement("b", committed=20, seconds=2.0),
+        measurement("c", committed=10, seconds=2.0),
+    ]
+    rows[1] = type(rows[1])(**{**vars(rows[1]), "unit": "a"})
+    assert plots._per_token(rows) == [100.0, 200.0]
+    load = {"sampling": "T=1", "batch_size": 1, "draft": "d"}
+    assert plots.times(rows, load).alt == "Milliseconds per token, medians: plain 150.0."
+
+
+def test_training_is_drawn_from_what_was_logged(facts) -> None:
+    assert training.curves(Training()) is None
+    plot = training.curves(facts().training)
+    assert plot.alt == "training loss from 3.00 to 1.50."
+    zero = training.curves(Training({"train/loss": Curve([0.0], [2.0])}))
+    assert zero is not None
+
+
+def test_alpha_by_tokens_tells_three_alphas_apart(facts) -> None:
+    found = facts()
+    alt = training.alpha_by_tokens(found.evaluation, found.training).alt
+    assert "validation rows: 0.50 at 2,500, 0.60 at 5,000" in alt
+    assert "decoded in training: 0.55 at 5,000" in alt
+    measured = found.evaluation["alpha"]
+    assert f"decoded in evaluation: {measured:.2f} at 5,000" in alt
+    assert training.alpha_by_tokens(found.evaluation, Training()) is None
+
+
+def test_ids_are_prefixed_with_all_that_refers_to_them() -> None:
+    svg = '<g id="a"/><use xlink:href="#a"/><path clip-path="url(#a)"/>'
+    assert own_ids(svg, "x") == (
+        '<g id="x-a"/><use xlink:href="#x-a"/><path clip-path="url(#x-a)"/>'
+    )
+
+
+def test_evaluation_survives_json(facts) -> None:
+    evaluation = facts().evaluation
+    assert plots.speedup_by_k(json.loads(json.dumps(evaluation)), evaluation["loads"])
