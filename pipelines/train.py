@@ -109,13 +109,16 @@ def _trainer_settings(cfg: DictConfig) -> dict[str, Any]:
 def _decoding(
     cfg: DictConfig, corpus: Artifact, target: "PreTrainedModel", vocabulary_size: int
 ) -> Decoding | None:
-    """The callback for the first validation prompts; None where training decodes nothing."""
+    """The callback for the first validation prompts; None where training decodes nothing.
+
+    Raw text has no prompt of its own: its first tokens are one, as in the evaluation.
+    """
     trainer = cfg.trainer
     if not trainer.decode_every:
         return None
     longest = context_length(target_folder(cfg)) - trainer.decode_max_new_tokens
     rows = load_corpus(corpus.path)["validation"].to_list()
-    prompts = [row["input_ids"][: row["prompt_length"]] for row in rows]
+    prompts = [row["input_ids"][: row["prompt_length"] or cfg.data.prompt_tokens] for row in rows]
     prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_prompts]
     if len(prompts) < trainer.decode_prompts:
         raise UserError(
