@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import pearsonr, spearmanr
+from scipy.stats import rankdata
 
 from distill.evaluate.select import TableRow
 
@@ -75,5 +75,8 @@ def _between(points: Sequence[Point], proxy: str, measured: str) -> Correlation:
     x = np.array([getattr(point, proxy) for point in points])
     y = np.array([getattr(point, measured) for point in points])
     constant = np.ptp(x) == 0 or np.ptp(y) == 0
-    rank, line = (float("nan"),) * 2 if constant else (spearmanr(x, y)[0], pearsonr(x, y)[0])
-    return Correlation(proxy, measured, float(rank), float(line), len(points))
+    if constant:
+        return Correlation(proxy, measured, float("nan"), float("nan"), len(points))
+    spearman = np.corrcoef(rankdata(x), rankdata(y))[0, 1]  # Pearson's of the ranks
+    pearson = np.corrcoef(x, y)[0, 1]
+    return Correlation(proxy, measured, float(spearman), float(pearson), len(points))

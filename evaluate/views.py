@@ -30,7 +30,7 @@ def load_view(load: Load, evaluation: Evaluation) -> str:
             views.append(parts_table(what, found))
     name = f"{load.sampling_name}, batch {load.batch_size}"
     text = "".join(as_text(view) for view in views)
-    return f"{text}verdict ({name}): {verdict.decision}. {verdict.reason}\n"
+    return f"{text}verdict: {verdict.decision} ({name}). {verdict.reason}\n"
 
 
 def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Table:

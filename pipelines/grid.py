@@ -1,5 +1,6 @@
 """The settings grid of an evaluation, and what of it can be refused before any work."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
@@ -55,7 +56,7 @@ def _check_domains(cfg: DictConfig, source: Any) -> None:
         )
 
 
-def make_grid(cfg: DictConfig, vocabulary: int, eos_token_ids: list[int]) -> "Grid":
+def make_grid(cfg: DictConfig, vocabulary: int, eos_token_ids: Sequence[int]) -> "Grid":
     from distill.evaluate.measure import Grid
 
     asked = cfg.evaluate

@@ -141,7 +141,7 @@ def test_a_constant_proxy_says_nothing(rows) -> None:
 
 def test_what_is_printed(outcome) -> None:
     text = "".join(load_view(load, evaluation) for load, evaluation in outcome.loads)
-    assert text.count("verdict (") == 2
+    assert text.count("verdict:") == 2
     assert "★ by domain" in text
     assert "★ by context" not in text  # one bucket says nothing new
     correlation = {

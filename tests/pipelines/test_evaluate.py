@@ -77,7 +77,7 @@ def test_grid_of_loads_over_prompts_of_a_file(evaluated, cases, capsys):
     each = rows.groupby(["sampling", "batch_size", "candidate", "num_draft_tokens", "repetition"])
     assert set(each.size()) == {10}
     assert set(rows["bucket"]) == {"≤16", "17–64", ">64"}
-    assert capsys.readouterr().out.count("verdict (") == 4
+    assert capsys.readouterr().out.count("verdict:") == 4
 
 
 def test_later_turns_hold_the_targets_own_answer_and_raw_rows_stay_raw(evaluated, cases):
@@ -214,7 +214,7 @@ def test_two_ranks_measure_each_prompt_once(target, drafts, cases, tmp_path):
             env=environment, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert output.returncode == 0, output.stderr
-        assert output.stdout.count("verdict (") == 2  # rank zero prints
+        assert output.stdout.count("verdict:") == 2  # rank zero prints
     keys = ["sampling", "batch_size", "prompt_id", "turn", "num_draft_tokens", "repetition"]
     plain = []
     for name in ("one", "two"):
