@@ -7,6 +7,11 @@ _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 """In Lightning's order: children of its launcher inherit SLURM_PROCID=0 from a batch script."""
 
 
+def local_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """This process's place on its node, by which it takes a GPU of its own."""
+    return int(environment.get("LOCAL_RANK", environment.get("SLURM_LOCALID", "0")))
+
+
 def is_rank_zero(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process writes artifacts and talks to MLflow.
 

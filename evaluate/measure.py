@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -73,6 +74,32 @@ class Evaluation:
     verdict: Verdict
     domains: list[Part]
     buckets: list[Part]
+
+    def summary(self) -> dict[str, Any]:
+        """The champion's numbers and the verdict as a flat mapping."""
+        best, verdict = self.champion, self.verdict
+        return {
+            "draft": best.candidate,
+            "num_draft_tokens": best.num_draft_tokens,
+            "alpha": best.alpha.value,
+            "alpha_low": best.alpha.low,
+            "alpha_high": best.alpha.high,
+            "alpha_empirical": best.alpha_empirical,
+            "tokens_per_pass": best.tokens_per_pass,
+            "draft_utilisation": best.draft_utilisation,
+            "cost_ratio": best.cost_ratio,
+            "verify_cost": best.verify_cost,
+            "speedup": best.speedup.value,
+            "speedup_low": best.speedup.low,
+            "speedup_high": best.speedup.high,
+            "speedup_end_to_end": best.speedup_end_to_end.value,
+            "predicted_speedup": best.predicted_speedup,
+            "engine_efficiency": best.engine_efficiency,
+            "verdict": verdict.decision,
+            "reason": verdict.reason,
+            "break_even_alpha": verdict.break_even.alpha if verdict.break_even else None,
+            "best_k": verdict.best_k,
+        }
 
 
 def measure_candidates(

@@ -2,7 +2,7 @@
 
 A load is a sampling setting at a batch size. The first one configured decides: its champion's
 numbers and verdict stand at the top level too. An interval is {"value", "low", "high"} (95%);
-null stands where nothing was counted. No local paths.
+null stands where nothing was counted.
 
 Top level:
     sampling, batch_size, draft, num_draft_tokens, alpha, alpha_low, alpha_high, alpha_empirical,
@@ -92,7 +92,7 @@ class Outcome:
         return _clean(
             {
                 **_setting(first),
-                **headline(evaluation),
+                **evaluation.summary(),
                 "draft_weights_sha256": best.weights_sha256,
                 "parameter_ratio": best.parameters / self.target["parameters"],
                 "loads": loads,
@@ -115,7 +115,7 @@ class Outcome:
         spent, whole = self._passes([evaluation])
         return {
             **_setting(load),
-            **headline(evaluation),
+            **evaluation.summary(),
             "passes_share": spent / whole,
             "floors": [asdict(floor) for floor in evaluation.verdict.floors],
             "domains": [asdict(part) for part in evaluation.domains],
@@ -133,33 +133,6 @@ class Outcome:
         k = evaluation.champion.num_draft_tokens
         found = correlate([r for r in evaluation.table if r.num_draft_tokens == k], teachers)
         return found and {**_setting(load), "num_draft_tokens": k, **asdict(found)}
-
-
-def headline(evaluation: Evaluation) -> dict[str, Any]:
-    """The champion's numbers and the verdict as a flat mapping."""
-    best, verdict = evaluation.champion, evaluation.verdict
-    return {
-        "draft": best.candidate,
-        "num_draft_tokens": best.num_draft_tokens,
-        "alpha": best.alpha.value,
-        "alpha_low": best.alpha.low,
-        "alpha_high": best.alpha.high,
-        "alpha_empirical": best.alpha_empirical,
-        "tokens_per_pass": best.tokens_per_pass,
-        "draft_utilisation": best.draft_utilisation,
-        "cost_ratio": best.cost_ratio,
-        "verify_cost": best.verify_cost,
-        "speedup": best.speedup.value,
-        "speedup_low": best.speedup.low,
-        "speedup_high": best.speedup.high,
-        "speedup_end_to_end": best.speedup_end_to_end.value,
-        "predicted_speedup": best.predicted_speedup,
-        "engine_efficiency": best.engine_efficiency,
-        "verdict": verdict.decision,
-        "reason": verdict.reason,
-        "break_even_alpha": verdict.break_even.alpha if verdict.break_even else None,
-        "best_k": verdict.best_k,
-    }
 
 
 def _setting(load: Load) -> dict[str, Any]:

@@ -25,10 +25,10 @@ def check_evaluation(cfg: DictConfig, source: Any) -> None:
     samplings(cfg)
     for name in ("num_draft_tokens", "batch_sizes", "contexts"):
         values = asked[name]
-        if not values or min(values) < 1 or values != sorted(set(values)):
-            raise UserError(
-                f"evaluate.{name}={values}: give values from 1 up in rising order, such as [1,2,4]"
-            )
+        if not values or min(values) < 1 or len(set(values)) < len(values):
+            raise UserError(f"evaluate.{name}={values}: give values from 1 up, each once")
+    if asked["contexts"] != sorted(asked["contexts"]):
+        raise UserError(f"evaluate.contexts={asked['contexts']}: edges must rise")
     for name in ("num_prompts", "max_new_tokens", "max_candidates", "bootstrap"):
         if asked[name] < 1:
             raise UserError(f"evaluate.{name}={asked[name]}: give at least 1")

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from distill.errors import UserError
 from distill.models.identity import ModelIdentity, identify
 from distill.models.source import check_model_folder, resolve_model
+from distill.ranks import local_rank
 from distill.schema import ModelConfig, TargetConfig
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:
 
 
 def device(cfg: DictConfig) -> "torch.device":
-    """Where models are loaded: what `trainer.accelerator` asks for."""
+    """Where models are loaded: what `trainer.accelerator` asks for, each rank on its own GPU."""
     import torch
 
-    gpu = cfg.trainer.accelerator != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda" if gpu else "cpu")
+    if cfg.trainer.accelerator == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank() % torch.cuda.device_count())
 
 
 def samplings(cfg: DictConfig) -> "list[Sampling]":

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from distill.data import chat
 from distill.data.corpus import load_corpus, load_turns
 from distill.data.encode import Encoder
 from distill.data.sources.jsonl import read_records
-from distill.data.sources.rows import Chat, Completion, Document, Row
+from distill.data.sources.rows import Chat, Completion, Document, Problem, Row
 from distill.data.sources.splits import stable_hash
 from distill.data.sources.table import Table, refuse_without_rows, row
 from distill.errors import UserError
@@ -39,7 +39,7 @@ NO_LIMIT = 2**31
 def known_domains(cfg: DictConfig, source: Any) -> set[str]:
     """The domains of all rows that could be decoded. Nothing is tokenized."""
     if cfg.evaluate.prompts is not None:
-        return {one.domain for one in _rows(Path(cfg.evaluate.prompts).expanduser())}
+        return {one.domain for one in _read(cfg)[0]}
     return {one.domain for one in source.rows() if one.split == "evaluation"}
 
 
@@ -126,7 +126,9 @@ def _held_out(cfg: DictConfig) -> Iterator[Conversation]:
 def _from_file(cfg: DictConfig) -> Iterator[Conversation]:
     data = replace(DataConfig(**plain(cfg.data)), max_length=NO_LIMIT)
     encoder = Encoder(AutoTokenizer.from_pretrained(target_folder(cfg)), data, target_config(cfg))
-    rows = _rows(Path(cfg.evaluate.prompts).expanduser())
+    rows, problems = _read(cfg)
+    for problem in problems:
+        log.warning("evaluate.prompts: %s", problem)
     for one in sorted(rows, key=lambda one: (stable_hash(one.id), one.id)):
         content = one.content
         text = isinstance(content, Document)
@@ -150,12 +152,11 @@ def _going_on(cfg: DictConfig, one: Row) -> tuple[list[chat.Message], tuple[str,
     return messages, one.content.follow_ups
 
 
-def _rows(path: Path) -> Iterable[Row]:
+def _read(cfg: DictConfig) -> tuple[list[Row], list[Problem]]:
+    path = Path(cfg.evaluate.prompts).expanduser()
     if not path.is_file():
         raise UserError(f"{path} does not exist: give evaluate.prompts a JSONL file")
     table = Table(MAX_CHARACTERS)
     entries = table.read(str(path), read_records(path))
     refuse_without_rows(str(path), entries, table.problems)
-    for problem in table.problems:
-        log.warning("evaluate.prompts: %s", problem)
-    return [row(entry, "evaluation") for entry in entries]
+    return [row(entry, "evaluation") for entry in entries], table.problems

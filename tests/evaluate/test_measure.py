@@ -12,7 +12,6 @@ from distill.errors import UserError
 from distill.evaluate import speed
 from distill.evaluate.load import describe
 from distill.evaluate.measure import Bar, Evaluation, Grid, measure_candidates
-from distill.evaluate.outcome import headline
 from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
 from distill.evaluate.statistics import Bootstrap
 from distill.speculative import Sampling, decode
@@ -165,7 +164,7 @@ def test_end_token_inside_an_accepted_block_cuts_the_count(tmp_path: Path) -> No
 
 
 def test_summary_is_flat_json_with_the_promised_keys(tmp_path: Path) -> None:
-    summary = headline(evaluate(tmp_path))
+    summary = evaluate(tmp_path).summary()
     promised = (
         "alpha alpha_low alpha_high alpha_empirical tokens_per_pass cost_ratio num_draft_tokens "
         "speedup speedup_low speedup_high predicted_speedup engine_efficiency verdict"
