@@ -1,8 +1,8 @@
 """The configuration as dataclasses: one per group. A typo fails while Hydra composes.
 
 Nothing heavy is imported here: `python -m distill --help` must answer at once. Nodes with a
-`_target_` (`pipeline`, `data.source`, `objective`) name what is called, with its own arguments;
-`distill.cli` binds them to the signature before any stage runs.
+`_target_` (`pipeline`, `data.source`, `objective`, `signal`) name what is called, with its own
+arguments; `distill.cli` binds them to the signature before any stage runs.
 """
 
 from dataclasses import dataclass, field
@@ -254,6 +254,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     objective: dict[str, Any] = MISSING
+    signal: dict[str, Any] = MISSING
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

@@ -12,6 +12,7 @@ from distill.pipelines.inputs import draft_folder, output_root, plain, target_fo
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
 from distill.speculative import Sampling
+from distill.teacher.codecs import Live
 from distill.training.run import check_training
 
 
@@ -24,8 +25,12 @@ def check_everything(cfg: DictConfig) -> None:
     make_writable(output_root(cfg))
     _check_evaluation(cfg)
     export_dtype(cfg.export.dtype)
+    codec = hydra.utils.instantiate(cfg.signal)
+    if not isinstance(codec, Live):
+        codec.check()
     if trains(cfg):
         check_training(cfg.trainer, cfg.optimizer, cfg.schedule, cfg.budget)
+        hydra.utils.instantiate(cfg.objective).check(codec)
     hydra.utils.instantiate(cfg.data.source).check()
     shared_vocabulary(target_folder(cfg), draft_folder(cfg))
     if trains(cfg) and draft_folder(cfg) is None:

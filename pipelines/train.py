@@ -16,7 +16,7 @@ from distill.models.importance import Calibration
 from distill.models.plan import plan_draft
 from distill.models.svd import HeadStatistics, measure_statistics
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines import generate
+from distill.pipelines import cache, generate
 from distill.pipelines.inputs import (
     draft_folder,
     load_configured_target,
@@ -26,7 +26,10 @@ from distill.pipelines.inputs import (
 )
 from distill.pipelines.stage import as_job, run_stage
 from distill.schema import DraftConfig
+from distill.teacher.cached import CachedTeacher
+from distill.teacher.codecs import Live
 from distill.teacher.live import LiveTeacher
+from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
 from distill.training.run import train_draft
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
+MADE_FROM_TARGET = ("svd", "pruned")
 STATISTICS_ROWS = 64
 """Training rows that the target is run on for the draft's start: ten thousand tokens or more."""
 
@@ -48,6 +52,8 @@ def run(cfg: DictConfig) -> Artifact:
         UserError: settings that cannot work, before a model is loaded.
     """
     corpus = generate.run(cfg)
+    live = isinstance(hydra.utils.instantiate(cfg.signal), Live)
+    signal = None if live else cache.run(cfg)
     target = target_identity(cfg)
     settings = {
         **{
@@ -61,16 +67,17 @@ def run(cfg: DictConfig) -> Artifact:
     }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
-        return _train(cfg, corpus, folder, stage)
+        return _train(cfg, corpus, signal, folder, stage)
 
-    return run_stage(cfg, "train", settings, [corpus], produce, collective=True)
+    inputs = [corpus] if signal is None else [corpus, signal]
+    return run_stage(cfg, "train", settings, inputs, produce, collective=True)
 
 
-def _train(cfg: DictConfig, corpus: Artifact, folder: Path, stage: Run) -> dict[str, Any]:
+def _train(
+    cfg: DictConfig, corpus: Artifact, signal: Artifact | None, folder: Path, stage: Run
+) -> dict[str, Any]:
     vocabulary = shared_vocabulary(target_folder(cfg), draft_folder(cfg))
-    model = load_configured_target(cfg)
-    draft, description = make_draft(cfg, model, corpus)
-    log.info("draft:\n%s", description)
+    draft, teacher = _pair(cfg, corpus, signal, vocabulary.size)
     datamodule = CorpusDataModule(
         corpus.path,
         tokens_per_batch=cfg.trainer.tokens_per_batch,
@@ -79,7 +86,7 @@ def _train(cfg: DictConfig, corpus: Artifact, folder: Path, stage: Run) -> dict[
     )
     return train_draft(
         draft,
-        LiveTeacher(model, vocabulary.size),
+        teacher,
         datamodule,
         hydra.utils.instantiate(cfg.objective),
         cfg.optimizer,
@@ -94,10 +101,27 @@ def _train(cfg: DictConfig, corpus: Artifact, folder: Path, stage: Run) -> dict[
     )
 
 
+def _pair(
+    cfg: DictConfig, corpus: Artifact, signal: Artifact | None, vocabulary_size: int
+) -> tuple["PreTrainedModel", Teacher]:
+    """Draft and teacher. With a cached signal the target goes when the draft is made of it."""
+    needed = signal is None or cfg.draft.init in MADE_FROM_TARGET
+    target = load_configured_target(cfg) if needed else None
+    draft, description = make_draft(cfg, target, corpus)
+    log.info("draft:\n%s", description)
+    if signal is not None:
+        return draft, CachedTeacher(signal.path, hydra.utils.instantiate(cfg.signal))
+    assert target is not None
+    return draft, LiveTeacher(target, vocabulary_size)
+
+
 def make_draft(
-    cfg: DictConfig, target: "PreTrainedModel", corpus: Artifact
+    cfg: DictConfig, target: "PreTrainedModel | None", corpus: Artifact
 ) -> tuple["PreTrainedModel", str]:
-    """The draft before training, in float32, and its plan in words."""
+    """The draft before training, in float32, and its plan in words.
+
+    target: asked only for a draft that is made from it (`MADE_FROM_TARGET`).
+    """
     if (folder := draft_folder(cfg)) is not None:
         draft = load_draft(folder, dtype=torch.float32, device="cpu")
         parameters = sum(p.numel() for p in draft.parameters())
@@ -106,13 +130,15 @@ def make_draft(
     rows = load_corpus(corpus.path)["train"]
     sample = rows.select(range(min(STATISTICS_ROWS, len(rows)))).to_list()
     sequences = [torch.tensor([row["input_ids"]]) for row in sample]
+    statistics, calibration = None, None
+    if cfg.draft.init in MADE_FROM_TARGET:
+        assert target is not None
+        if cfg.draft.init == "svd":
+            statistics = _statistics(target, rows, sequences)
+        else:
+            calibration = Calibration(target, sequences)
     draft = initialise_draft(
-        plan,
-        cfg.draft.init,
-        target_folder(cfg),
-        cfg.seed,
-        _statistics(target, rows, sequences) if cfg.draft.init == "svd" else None,
-        Calibration(target, sequences) if cfg.draft.init == "pruned" else None,
+        plan, cfg.draft.init, target_folder(cfg), cfg.seed, statistics, calibration
     )
     return draft, plan.table()
 

@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from distill.data.batching import MicroBatch, pack, rank_windows
-from distill.data.corpus import load_corpus, row_lengths, supervised_counts
+from distill.data.corpus import SPLITS, load_corpus, row_lengths, supervised_counts
 from distill.errors import UserError
 
 Batch = dict[str, Tensor]
 """input_ids [B, S]; attention_mask [B, S] of 0 and 1; supervised [B, S] bool, the tokens that are
-predicted; row_index [B], the rows of the split."""
+predicted; row_index [B], the rows of the split; split [], its number in `SPLITS`."""
 
 
-def collate(rows: list[dict[str, Any]], row_index: list[int]) -> Batch:
+def collate(rows: list[dict[str, Any]], row_index: list[int], split: str = "train") -> Batch:
     """Right padding. Masks come from lengths alone: a pad id may well be a real token (EOS)."""
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     begins = torch.tensor([max(row["prompt_length"], 1) for row in rows])
@@ -34,13 +34,15 @@ def collate(rows: list[dict[str, Any]], row_index: list[int]) -> Batch:
         "attention_mask": real.long(),
         "supervised": real & (place >= begins[:, None]),
         "row_index": torch.tensor(row_index),
+        "split": torch.tensor(SPLITS.index(split)),
     }
 
 
 class Rows:
     """The rows of a split that have something to learn, with their lengths, without their text."""
 
-    def __init__(self, split: datasets.Dataset):
+    def __init__(self, split: datasets.Dataset, name: str):
+        self.name = name
         self.split = split.with_format("numpy", columns=["input_ids", "prompt_length"])
         supervised = supervised_counts(split)
         self.index = np.flatnonzero(supervised)
@@ -55,7 +57,7 @@ class Rows:
             {"input_ids": ids, "prompt_length": int(prompt)}
             for ids, prompt in zip(part["input_ids"], part["prompt_length"], strict=True)
         ]
-        return collate(rows, index)
+        return collate(rows, index, self.name)
 
 
 class WindowStream(IterableDataset[list[Batch]]):
@@ -98,7 +100,7 @@ class CorpusDataModule(lightning.LightningDataModule):
             return
         corpus = load_corpus(self.folder)
         for split in ("train", "validation"):
-            rows = Rows(corpus[split])
+            rows = Rows(corpus[split], split)
             self._check(split, rows)
             self._rows[split] = rows
 

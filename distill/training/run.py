@@ -29,9 +29,9 @@ from distill.training.callbacks.signals import StopOnSignal
 from distill.training.check import check_trainer
 from distill.training.clock import Clock, check_budget
 from distill.training.module import DistillModule
+from distill.training.objective import Objective
 from distill.training.optim import check_optimizer
 from distill.training.schedule import check_schedule
-from distill.training.student import Objective
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def train_draft(
 
     draft: fp32 weights, changed in place. teacher: gives the target's distributions of
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
-    objective: `fused_linear_loss` with its divergence bound. target_folder: gives every candidate
+    objective: already checked against the teacher's signal. target_folder: gives every candidate
     its tokenizer and EOS list. seed: of what is drawn while training.
 
     Returns:
