@@ -220,6 +220,18 @@ class ProbeConfig:
 
 
 @dataclass
+class CodecsConfig:
+    """`pipeline=codecs`: what a cached signal costs in bytes and in the draft's gradient."""
+
+    k: list[int] = field(default_factory=lambda: [8, 32, 128])
+    draws: list[int] = field(default_factory=lambda: [12, 50, 200])
+    batches: int = 8
+    """Micro-batches of training rows."""
+    repetitions: int = 4
+    """Encodings with other random numbers."""
+
+
+@dataclass
 class TrackingConfig:
     """MLflow. `uri: null` is a SQLite file in the output root."""
 
@@ -265,6 +277,7 @@ class Config:
     what: str = "decoding"
     """What `pipeline=benchmark` measures."""
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
+    codecs: CodecsConfig = field(default_factory=CodecsConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
