@@ -70,6 +70,8 @@ class DataConfig:
     train_rows: int | None = None
     validation_rows: int = 64
     evaluation_rows: int = 64
+    packing: bool = False
+    """Several training rows in one sequence, each seeing itself only."""
 
 
 @dataclass
@@ -93,6 +95,8 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     muon: bool = False
     muon_lr: float = 0.01
+    ema: float = 0.0
+    """Decay of the moving average that candidates hold; 0: the weights themselves."""
 
 
 @dataclass
@@ -122,6 +126,8 @@ class TrainerConfig:
     tokens_per_batch: int = 1024
     tokens_per_step: int = 1024
     gradient_clip: float = 1.0
+    compile: bool = False
+    """torch.compile the draft's forward and backward; needs a C++ compiler on CPU."""
     checkpoints: int = 6
     """Candidates written over the budget, evenly; the last is the end of training."""
     validate_every: float = 0.1

@@ -25,7 +25,8 @@ def run(cfg: DictConfig) -> Artifact:
     source.check()
     target = target_identity(cfg)
     settings = {
-        "data": plain(cfg.data),
+        # How rows are batched later does not change them.
+        "data": {k: v for k, v in plain(cfg.data).items() if k != "packing"},
         "source": source.fingerprint(),
         "tokenizer": target.tokenizer_sha256,
         "template": target.template_sha256,

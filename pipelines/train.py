@@ -28,6 +28,7 @@ from distill.pipelines.stage import as_job, run_stage
 from distill.schema import DraftConfig
 from distill.teacher.cached import CachedTeacher
 from distill.teacher.codecs import Live
+from distill.teacher.hidden import check_packing
 from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
@@ -61,6 +62,7 @@ def run(cfg: DictConfig) -> Artifact:
             for name in ("draft", "objective", "optimizer", "schedule", "budget")
         },
         "trainer": plain(cfg.trainer),
+        "packing": cfg.data.packing,
         "target": target.weights_sha256,
         "dtype": cfg.target.dtype,
         "seed": cfg.seed,
@@ -82,6 +84,7 @@ def _train(
         corpus.path,
         tokens_per_batch=cfg.trainer.tokens_per_batch,
         tokens_per_step=cfg.trainer.tokens_per_step,
+        packing=cfg.data.packing,
         seed=cfg.seed,
     )
     return train_draft(
@@ -109,9 +112,13 @@ def _pair(
     target = load_configured_target(cfg) if needed else None
     draft, description = make_draft(cfg, target, corpus)
     log.info("draft:\n%s", description)
+    if cfg.data.packing:
+        check_packing(draft)
     if signal is not None:
         return draft, CachedTeacher(signal.path, hydra.utils.instantiate(cfg.signal))
     assert target is not None
+    if cfg.data.packing:
+        check_packing(target)
     return draft, LiveTeacher(target, vocabulary_size)
 
 

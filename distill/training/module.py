@@ -4,7 +4,7 @@ A *window* is the list of micro-batches of one step on this rank; see `distill.d
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import lightning
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from distill.schema import OptimizerConfig, ScheduleConfig
 from distill.teacher.signals import Teacher, TeacherSignal, predicting_positions
+from distill.training.average import WeightAverage
 from distill.training.clock import Clock
 from distill.training.gradients import scale_and_clip
 from distill.training.meter import Meter
@@ -65,15 +66,21 @@ class DistillModule(lightning.LightningModule):
         """Number of the signal that asked this rank to stop."""
         self.stopping = False
         """Whether any rank was asked to stop; known alike on all ranks after each window."""
+        self._average = WeightAverage(draft.parameters(), optimizer.ema) if optimizer.ema else None
         self._objective = objective
         self._optimizer_config = optimizer
         self._schedule = schedule
         self._gradient_clip = gradient_clip
         self._restored_rng: list[dict[str, Any]] | None = None
+        self._restored_average: dict[str, Any] | None = None
 
     @property
     def draft(self) -> PreTrainedModel:
         return self.student.draft
+
+    def served_weights(self) -> AbstractContextManager[None]:
+        """Inside, the draft has the weights that a candidate would have: their average, if any."""
+        return nullcontext() if self._average is None else self._average.applied()
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, ModelParallelStrategy):
@@ -90,6 +97,8 @@ class DistillModule(lightning.LightningModule):
         self.draft.train()
         if self._restored_rng is not None:
             set_rng_state(self._restored_rng[self.global_rank % len(self._restored_rng)])
+        if self._average is not None and self._restored_average is not None:
+            self._average.load_state_dict(self._restored_average)
         self.clock.start()
 
     def training_step(self, window: list[Batch], batch_idx: int) -> None:
@@ -115,10 +124,13 @@ class DistillModule(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["clock"] = self.clock.state_dict()
         checkpoint["rng"] = rng_states()
+        if self._average is not None:
+            checkpoint["average"] = self._average.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.clock.load_state_dict(checkpoint["clock"])
         self._restored_rng = checkpoint["rng"]
+        self._restored_average = checkpoint.get("average")
 
     @property
     def matching(self) -> bool:
@@ -170,6 +182,8 @@ class DistillModule(lightning.LightningModule):
         scale_learning_rates(optimizers, factor(self._schedule, self.clock.progress))
         for optimizer in optimizers:
             optimizer.step()
+        if self._average is not None:
+            self._average.update()
         return norm
 
     @contextmanager

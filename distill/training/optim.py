@@ -61,6 +61,8 @@ def check_optimizer(config: OptimizerConfig) -> None:
     for name in ("lr", "muon_lr"):
         if not getattr(config, name) > 0:
             raise UserError(f"optimizer.{name} is {getattr(config, name)}; it must be above 0")
+    if not 0 <= config.ema < 1:
+        raise UserError(f"optimizer.ema is {config.ema}; use 0 <= decay < 1, such as 0.995")
     if config.weight_decay < 0:
         raise UserError(f"optimizer.weight_decay is {config.weight_decay}; it must not be negative")
     if len(config.betas) != 2 or not all(0 <= beta < 1 for beta in config.betas):

@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from transformers import PreTrainedModel
 
+from distill.errors import UserError
 from distill.models.draft import save_draft
 from distill.models.target import pick_dtype
 from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
@@ -70,6 +71,8 @@ def train_draft(
     """
     check_training(trainer, optimizer, schedule, budget)
     check_head(draft)
+    if trainer.compile:
+        draft.base_model.compile(dynamic=True)  # micro-batches have many shapes
     lightning.seed_everything(seed, verbose=False)
     clock = Clock(budget)
     module = DistillModule(
@@ -113,6 +116,10 @@ def check_training(
     check_optimizer(optimizer)
     check_schedule(schedule)
     check_budget(budget)
+    if optimizer.ema and trainer.strategy == "fsdp":
+        raise UserError(
+            "optimizer.ema averages whole weights: use another trainer.strategy than fsdp"
+        )
 
 
 def callbacks(config: TrainerConfig, folder: Path, save: Any) -> list[Callback]:

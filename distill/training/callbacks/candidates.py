@@ -47,7 +47,7 @@ class Candidates(TrainingCallback):
         if due > self._done:
             self._done = due
             measured = self._held_out.measure(trainer, module)
-            with module.clock.pause():
+            with module.clock.pause(), module.served_weights():
                 self._write(trainer, module, measured)
 
     def state_dict(self) -> dict[str, Any]:
