@@ -1,6 +1,6 @@
 """One rank of a two-process training, or the one process it must equal.
 
-`python ddp_worker.py FOLDER` writes FOLDER/rank<n>.pt: the gradients each step's optimizer saw, the
+`python ddp_worker.py FOLDER OBJECTIVE` writes FOLDER/rank<n>.pt: the gradients each step's optimizer saw, the
 final weights and the result.
 """
 
@@ -16,6 +16,7 @@ import torch
 
 from distill.schema import TrainerConfig
 from distill.training import module
+from distill.training.objective import Objective
 
 # Supervised tokens of the micro-batches, [window][rank]: other counts, other numbers of
 # micro-batches, a rank with nothing, and a window with nothing at all.
@@ -41,7 +42,14 @@ class RankWindows(tiny.Windows):
             ]
 
 
-def main(folder: Path) -> None:
+OBJECTIVES = {
+    "plain": Objective(),
+    "entropy": Objective(weighting="entropy", entropy_slope=1.0),
+    "hidden_match": Objective(hidden_match=0.5),
+}
+
+
+def main(folder: Path, objective: str) -> None:
     world = int(os.environ.get("WORLD_SIZE", 1))
     gradients: list[torch.Tensor] = []
     scale_and_clip = module.scale_and_clip
@@ -49,7 +57,7 @@ def main(folder: Path) -> None:
     def recorded(parameters: Any, scale: float, max_norm: float) -> float:
         parameters = list(parameters)
         norm = scale_and_clip(parameters, scale, max_norm)
-        gradients.append(torch.cat([p.grad.flatten() for p in parameters]))
+        gradients.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
         return norm
 
     config = TrainerConfig(
@@ -64,7 +72,12 @@ def main(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "scale_and_clip", recorded)
         result, draft, _ = tiny.train(
-            folder, patch, tokens=TOKENS, trainer=config, datamodule=RankWindows()
+            folder,
+            patch,
+            tokens=TOKENS,
+            trainer=config,
+            datamodule=RankWindows(),
+            objective=OBJECTIVES[objective],
         )
     weights = torch.cat([p.detach().flatten() for p in draft.parameters()])
     state = {"gradients": gradients, "weights": weights, "result": result}
@@ -72,4 +85,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
