@@ -70,6 +70,8 @@ class DataConfig:
     train_rows: int | None = None
     validation_rows: int = 64
     evaluation_rows: int = 64
+    on_policy: float = 0.0
+    """Share of the training rows that the draft answers itself, anew each time; signal=live."""
     packing: bool = False
     """Several training rows in one sequence, each seeing itself only."""
 

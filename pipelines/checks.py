@@ -31,10 +31,25 @@ def check_everything(cfg: DictConfig) -> None:
     if trains(cfg):
         check_training(cfg.trainer, cfg.optimizer, cfg.schedule, cfg.budget)
         hydra.utils.instantiate(cfg.objective).check(codec)
+        _check_on_policy(cfg, live=isinstance(codec, Live))
     hydra.utils.instantiate(cfg.data.source).check()
     shared_vocabulary(target_folder(cfg), draft_folder(cfg))
     if trains(cfg) and draft_folder(cfg) is None:
         plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
+
+
+def _check_on_policy(cfg: DictConfig, live: bool) -> None:
+    share = cfg.data.on_policy
+    if not 0.0 <= share <= 1.0:
+        raise UserError(f"data.on_policy is {share}; use a share of the rows, 0 to 1")
+    if share and not live:
+        raise UserError(
+            "data.on_policy: the target must judge what the draft just wrote; use signal=live"
+        )
+    if share and cfg.data.packing:
+        raise UserError("data.on_policy answers rows one by one; set data.packing=false")
+    if share and cfg.trainer.strategy == "fsdp":
+        raise UserError("data.on_policy decodes with the whole draft; use trainer=ddp")
 
 
 def _check_evaluation(cfg: DictConfig) -> None:

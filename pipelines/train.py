@@ -15,8 +15,9 @@ from distill.models.draft import initialise_draft, load_draft
 from distill.models.importance import Calibration
 from distill.models.plan import plan_draft
 from distill.models.svd import HeadStatistics, measure_statistics
+from distill.models.target import eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines import cache, generate
+from distill.pipelines import cache, generate, prepare
 from distill.pipelines.inputs import (
     draft_folder,
     load_configured_target,
@@ -33,6 +34,7 @@ from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
+from distill.training.on_policy import OnPolicy
 from distill.training.run import train_draft
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def run(cfg: DictConfig) -> Artifact:
             for name in ("draft", "objective", "optimizer", "schedule", "budget")
         },
         "trainer": plain(cfg.trainer),
-        "packing": cfg.data.packing,
+        **{name: cfg.data[name] for name in prepare.BATCHING},
         "target": target.weights_sha256,
         "dtype": cfg.target.dtype,
         "seed": cfg.seed,
@@ -99,7 +101,20 @@ def _train(
         folder,
         vocabulary_size=vocabulary.size,
         target_folder=target_folder(cfg),
+        on_policy=_on_policy(cfg, vocabulary.size),
         logger=lightning_logger(stage),
+        seed=cfg.seed,
+    )
+
+
+def _on_policy(cfg: DictConfig, vocabulary_size: int) -> OnPolicy | None:
+    if not cfg.data.on_policy:
+        return None
+    return OnPolicy(
+        share=cfg.data.on_policy,
+        prompt_tokens=cfg.data.prompt_tokens,
+        eos_token_ids=eos_token_ids(target_folder(cfg)),
+        vocabulary_size=vocabulary_size,
         seed=cfg.seed,
     )
 

@@ -22,6 +22,7 @@ from distill.training.clock import Clock
 from distill.training.gradients import scale_and_clip
 from distill.training.meter import Meter
 from distill.training.objective import Objective
+from distill.training.on_policy import OnPolicy
 from distill.training.optim import build_optimizers, scale_learning_rates
 from distill.training.rng import rng_states, set_rng_state
 from distill.training.schedule import factor
@@ -53,6 +54,7 @@ class DistillModule(lightning.LightningModule):
         schedule: ScheduleConfig,
         vocabulary_size: int,
         gradient_clip: float = 1.0,
+        on_policy: OnPolicy | None = None,
     ):
         super().__init__()
         self.automatic_optimization = False
@@ -67,6 +69,7 @@ class DistillModule(lightning.LightningModule):
         self.stopping = False
         """Whether any rank was asked to stop; known alike on all ranks after each window."""
         self._average = WeightAverage(draft.parameters(), optimizer.ema) if optimizer.ema else None
+        self._on_policy = on_policy
         self._objective = objective
         self._optimizer_config = optimizer
         self._schedule = schedule
@@ -103,6 +106,8 @@ class DistillModule(lightning.LightningModule):
 
     def training_step(self, window: list[Batch], batch_idx: int) -> None:
         """Accumulate a window, agree on its tokens with the other ranks, step if there were any."""
+        if self._on_policy is not None:
+            window = self._on_policy.window(self.draft, window, self.clock.spent.windows)
         facts = self._agree(*self._accumulate(window))
         self.clock.advance(facts.tokens, facts.seconds)
         norm = self._step(facts.weight) if facts.tokens else 0.0

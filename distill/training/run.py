@@ -31,6 +31,7 @@ from distill.training.check import check_trainer
 from distill.training.clock import Clock, check_budget
 from distill.training.module import DistillModule
 from distill.training.objective import Objective
+from distill.training.on_policy import OnPolicy
 from distill.training.optim import check_optimizer
 from distill.training.schedule import check_schedule
 
@@ -50,6 +51,7 @@ def train_draft(
     *,
     vocabulary_size: int,
     target_folder: Path,
+    on_policy: OnPolicy | None = None,
     logger: Logger | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -58,7 +60,8 @@ def train_draft(
     draft: fp32 weights, changed in place. teacher: gives the target's distributions of
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
     objective: already checked against the teacher's signal. target_folder: gives every candidate
-    its tokenizer and EOS list. seed: of what is drawn while training.
+    its tokenizer and EOS list. on_policy: needs a live teacher. seed: of what is drawn while
+    training.
 
     Returns:
         train_tokens, steps, seconds, tokens_per_second (validation and writing left out),
@@ -84,6 +87,7 @@ def train_draft(
         schedule,
         vocabulary_size,
         gradient_clip=trainer.gradient_clip,
+        on_policy=on_policy,
     )
     save = partial(save_draft, target_folder=target_folder)
     loop = build_trainer(trainer, callbacks(trainer, folder, save), folder, logger)

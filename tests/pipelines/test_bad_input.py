@@ -86,6 +86,9 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["signal=top_k", "signal.k=0"], "at least 1"),
         (["objective.weighting=much"], "none, entropy"),
         (["pipeline=cache"], "signal=hidden"),
+        (["signal=hidden", "data.on_policy=0.5"], "signal=live"),
+        (["data.packing=true", "data.on_policy=0.5"], "data.packing=false"),
+        (["data.on_policy=1.5"], "0 to 1"),
     ],
 )
 def test_signal_that_cannot_be_learnt_from(refused, arguments, remedy):

@@ -1,7 +1,7 @@
 """One rank of a two-process training, or the one process it must equal.
 
-`python ddp_worker.py FOLDER OBJECTIVE` writes FOLDER/rank<n>.pt: the gradients each step's optimizer saw, the
-final weights and the result.
+`python ddp_worker.py FOLDER OBJECTIVE` writes FOLDER/rank<n>.pt: the gradients each step's
+optimizer saw, the final weights and the result.
 """
 
 import itertools
@@ -57,7 +57,8 @@ def main(folder: Path, objective: str) -> None:
     def recorded(parameters: Any, scale: float, max_norm: float) -> float:
         parameters = list(parameters)
         norm = scale_and_clip(parameters, scale, max_norm)
-        gradients.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        gradients.append(torch.cat([gradient.flatten() for gradient in found]))
         return norm
 
     config = TrainerConfig(
