@@ -1,8 +1,8 @@
 """The configuration as dataclasses: one per group. A typo fails while Hydra composes.
 
 Nothing heavy is imported here: `python -m distill --help` must answer at once. Nodes with a
-`_target_` (`pipeline`, `data.source`, `objective`) name what is called, with its own arguments;
-`distill.cli` binds them to the signature before any stage runs.
+`_target_` (`pipeline`, `data.source`, `objective`, `signal`) name what is called, with its own
+arguments; `distill.cli` binds them to the signature before any stage runs.
 """
 
 from dataclasses import dataclass, field
@@ -70,6 +70,10 @@ class DataConfig:
     train_rows: int | None = None
     validation_rows: int = 64
     evaluation_rows: int = 64
+    on_policy: float = 0.0
+    """Share of the training rows that the draft answers itself, anew each time; signal=live."""
+    packing: bool = False
+    """Several training rows in one sequence, each seeing itself only."""
 
 
 @dataclass
@@ -93,6 +97,8 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     muon: bool = False
     muon_lr: float = 0.002
+    ema: float = 0.0
+    """Decay of the moving average that candidates hold; 0: the weights themselves."""
 
 
 @dataclass
@@ -122,6 +128,8 @@ class TrainerConfig:
     tokens_per_batch: int = 1024
     tokens_per_step: int = 1024
     gradient_clip: float = 1.0
+    compile: bool = False
+    """torch.compile the draft's forward and backward; needs a C++ compiler on CPU."""
     checkpoints: int = 6
     """Candidates written over the budget, evenly; the last is the end of training."""
     validate_every: float = 0.1
@@ -240,6 +248,18 @@ class ProbeConfig:
 
 
 @dataclass
+class CodecsConfig:
+    """`pipeline=codecs`: what a cached signal costs in bytes and in the draft's gradient."""
+
+    k: list[int] = field(default_factory=lambda: [8, 32, 128])
+    draws: list[int] = field(default_factory=lambda: [12, 50, 200])
+    batches: int = 8
+    """Micro-batches of training rows."""
+    repetitions: int = 4
+    """Encodings with other random numbers."""
+
+
+@dataclass
 class TrackingConfig:
     """MLflow. `uri: null` is a SQLite file in the output root."""
 
@@ -274,6 +294,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     objective: dict[str, Any] = MISSING
+    signal: dict[str, Any] = MISSING
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -286,6 +307,7 @@ class Config:
     runs: list[str] = field(default_factory=list)
     """The two that `pipeline=compare` compares: folders with measurements, or MLflow runs."""
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
+    codecs: CodecsConfig = field(default_factory=CodecsConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)

@@ -7,7 +7,30 @@ from rich.console import Console
 from rich.table import Table
 
 from distill.evaluate.benchmark import Line, Rate
+from distill.evaluate.codecs import Fidelity
 from distill.evaluate.probe import ALPHAS, Prospect
+
+
+def fidelity_table(found: Sequence[Fidelity]) -> Table:
+    """One line per codec of the target's signal."""
+    view = Table(title="Cached signals: the draft's gradient against the exact one")
+    view.add_column("signal", no_wrap=True)
+    for heading in ("bytes/token", "angle", "angle of mean", "norm ratio", "noise"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for one in found:
+        view.add_row(
+            one.codec,
+            f"{one.bytes_per_token:.0f}",
+            f"{one.angle:.2f}°",
+            f"{one.bias_angle:.2f}°",
+            f"{one.norm_ratio:.4f}",
+            f"{one.noise:.4f}",
+        )
+    view.caption = (
+        "angle: of one encoding's gradient to the exact one. Of the mean over encodings: bias, and "
+        "what noise/√repetitions leaves. noise: in lengths of the exact gradient."
+    )
+    return view
 
 
 def prospects_table(prospects: Sequence[Prospect]) -> Table:

@@ -4,6 +4,7 @@ import hydra
 from omegaconf import DictConfig
 
 from distill.artifacts import make_writable
+from distill.errors import UserError
 from distill.models.plan import plan_draft
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.candidates import trains
@@ -12,6 +13,7 @@ from distill.pipelines.inputs import draft_folder, output_root, plain, target_fo
 from distill.pipelines.reporting import check_run_folder
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
+from distill.teacher.codecs import Live
 from distill.training.run import check_training
 
 
@@ -24,11 +26,30 @@ def check_everything(cfg: DictConfig) -> None:
     make_writable(output_root(cfg))
     check_run_folder(cfg)
     export_dtype(cfg.export.dtype)
+    codec = hydra.utils.instantiate(cfg.signal)
+    if not isinstance(codec, Live):
+        codec.check()
     if trains(cfg):
         check_training(cfg.trainer, cfg.optimizer, cfg.schedule, cfg.budget)
+        hydra.utils.instantiate(cfg.objective).check(codec)
+        _check_on_policy(cfg, live=isinstance(codec, Live))
     source = hydra.utils.instantiate(cfg.data.source)
     source.check()
     check_evaluation(cfg, source)
     shared_vocabulary(target_folder(cfg), draft_folder(cfg))
     if trains(cfg) and draft_folder(cfg) is None:
         plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
+
+
+def _check_on_policy(cfg: DictConfig, live: bool) -> None:
+    share = cfg.data.on_policy
+    if not 0.0 <= share <= 1.0:
+        raise UserError(f"data.on_policy is {share}; use a share of the rows, 0 to 1")
+    if share and not live:
+        raise UserError(
+            "data.on_policy: the target must judge what the draft just wrote; use signal=live"
+        )
+    if share and cfg.data.packing:
+        raise UserError("data.on_policy answers rows one by one; set data.packing=false")
+    if share and cfg.trainer.strategy == "fsdp":
+        raise UserError("data.on_policy decodes with the whole draft; use trainer=ddp")

@@ -13,6 +13,8 @@ from distill.pipelines.inputs import plain, target_config, target_folder, target
 from distill.pipelines.stage import as_job, run_stage
 from distill.tracking.runs import Run
 
+BATCHING = ("packing", "on_policy")
+
 
 @as_job
 def run(cfg: DictConfig) -> Artifact:
@@ -25,7 +27,8 @@ def run(cfg: DictConfig) -> Artifact:
     source.check()
     target = target_identity(cfg)
     settings = {
-        "data": plain(cfg.data),
+        # How rows are batched later does not change them.
+        "data": {k: v for k, v in plain(cfg.data).items() if k not in BATCHING},
         "source": source.fingerprint(),
         "tokenizer": target.tokenizer_sha256,
         "template": target.template_sha256,

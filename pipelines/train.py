@@ -11,14 +11,13 @@ from omegaconf import DictConfig
 from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus, token_counts
 from distill.data.datamodule import CorpusDataModule
-from distill.errors import UserError
 from distill.models.draft import initialise_draft, load_draft
 from distill.models.importance import Calibration
 from distill.models.plan import plan_draft
 from distill.models.svd import HeadStatistics, measure_statistics
-from distill.models.target import context_length, eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines import generate
+from distill.pipelines import cache, generate, prepare
+from distill.pipelines.decoders import decoding_callback, rollouts
 from distill.pipelines.inputs import (
     draft_folder,
     load_configured_target,
@@ -28,10 +27,13 @@ from distill.pipelines.inputs import (
 )
 from distill.pipelines.stage import as_job, run_stage
 from distill.schema import DraftConfig
+from distill.teacher.cached import CachedTeacher
+from distill.teacher.codecs import Live
+from distill.teacher.hidden import check_packing
 from distill.teacher.live import LiveTeacher
+from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
-from distill.training.callbacks.decoding import Decoding
 from distill.training.run import train_draft
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
+MADE_FROM_TARGET = ("svd", "pruned")
 STATISTICS_ROWS = 64
 """Training rows that the target is run on for the draft's start: ten thousand tokens or more."""
 
@@ -51,6 +54,8 @@ def run(cfg: DictConfig) -> Artifact:
         UserError: settings that cannot work, before a model is loaded.
     """
     corpus = generate.run(cfg)
+    live = isinstance(hydra.utils.instantiate(cfg.signal), Live)
+    signal = None if live else cache.run(cfg)
     target = target_identity(cfg)
     settings = {
         **{
@@ -58,31 +63,41 @@ def run(cfg: DictConfig) -> Artifact:
             for name in ("draft", "objective", "optimizer", "schedule", "budget")
         },
         "trainer": _trainer_settings(cfg),
+        **{name: cfg.data[name] for name in prepare.BATCHING},
         "target": target.weights_sha256,
         "dtype": cfg.target.dtype,
         "seed": cfg.seed,
     }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
-        return _train(cfg, corpus, folder, stage)
+        return _train(cfg, corpus, signal, folder, stage)
 
-    return run_stage(cfg, "train", settings, [corpus], produce, collective=True)
+    inputs = [corpus] if signal is None else [corpus, signal]
+    return run_stage(cfg, "train", settings, inputs, produce, collective=True)
 
 
-def _train(cfg: DictConfig, corpus: Artifact, folder: Path, stage: Run) -> dict[str, Any]:
+def _train(
+    cfg: DictConfig, corpus: Artifact, signal: Artifact | None, folder: Path, stage: Run
+) -> dict[str, Any]:
     vocabulary = shared_vocabulary(target_folder(cfg), draft_folder(cfg))
-    model = load_configured_target(cfg)
-    draft, description = make_draft(cfg, model, corpus)
+    decodes = bool(cfg.trainer.decode_every)
+    needed = signal is None or decodes or cfg.draft.init in MADE_FROM_TARGET
+    target = load_configured_target(cfg) if needed else None
+    draft, description = make_draft(cfg, target, corpus)
     log.info("draft:\n%s", description)
+    teacher = _teacher(cfg, draft, target, signal, vocabulary.size)
+    decoding = decoding_callback(cfg, corpus, target, vocabulary.size) if decodes else None
+    del target  # a cached signal needs no more of it
     datamodule = CorpusDataModule(
         corpus.path,
         tokens_per_batch=cfg.trainer.tokens_per_batch,
         tokens_per_step=cfg.trainer.tokens_per_step,
+        packing=cfg.data.packing,
         seed=cfg.seed,
     )
     return train_draft(
         draft,
-        LiveTeacher(model, vocabulary.size),
+        teacher,
         datamodule,
         hydra.utils.instantiate(cfg.objective),
         cfg.optimizer,
@@ -92,8 +107,9 @@ def _train(cfg: DictConfig, corpus: Artifact, folder: Path, stage: Run) -> dict[
         folder,
         vocabulary_size=vocabulary.size,
         target_folder=target_folder(cfg),
+        on_policy=rollouts(cfg, vocabulary.size),
         logger=lightning_logger(stage),
-        decoding=_decoding(cfg, corpus, model, vocabulary.size),
+        decoding=decoding,
         seed=cfg.seed,
     )
 
@@ -106,40 +122,31 @@ def _trainer_settings(cfg: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def _decoding(
-    cfg: DictConfig, corpus: Artifact, target: "PreTrainedModel", vocabulary_size: int
-) -> Decoding | None:
-    """The callback for the first validation prompts; None where training decodes nothing.
-
-    Raw text has no prompt of its own: its first tokens are one, as in the evaluation.
-    """
-    trainer = cfg.trainer
-    if not trainer.decode_every:
-        return None
-    longest = context_length(target_folder(cfg)) - trainer.decode_max_new_tokens
-    rows = load_corpus(corpus.path)["validation"].to_list()
-    prompts = [row["input_ids"][: row["prompt_length"] or cfg.data.prompt_tokens] for row in rows]
-    prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_prompts]
-    if len(prompts) < trainer.decode_prompts:
-        raise UserError(
-            f"trainer.decode_prompts={trainer.decode_prompts}, but {len(prompts)} validation rows "
-            "have a prompt that leaves room to decode: lower it, or raise data.validation_rows"
-        )
-    return Decoding(
-        target,
-        prompts,
-        every=trainer.decode_every,
-        num_draft_tokens=trainer.decode_num_draft_tokens,
-        max_new_tokens=trainer.decode_max_new_tokens,
-        eos_token_ids=eos_token_ids(target_folder(cfg)),
-        vocabulary_size=vocabulary_size,
-    )
+def _teacher(
+    cfg: DictConfig,
+    draft: "PreTrainedModel",
+    target: "PreTrainedModel | None",
+    signal: Artifact | None,
+    vocabulary_size: int,
+) -> Teacher:
+    """The cache or the target itself, once it is known that its models can take the batches."""
+    if cfg.data.packing:
+        check_packing(draft)
+    if signal is not None:
+        return CachedTeacher(signal.path, hydra.utils.instantiate(cfg.signal))
+    assert target is not None
+    if cfg.data.packing:
+        check_packing(target)
+    return LiveTeacher(target, vocabulary_size)
 
 
 def make_draft(
-    cfg: DictConfig, target: "PreTrainedModel", corpus: Artifact
+    cfg: DictConfig, target: "PreTrainedModel | None", corpus: Artifact
 ) -> tuple["PreTrainedModel", str]:
-    """The draft before training, in float32, and its plan in words."""
+    """The draft before training, in float32, and its plan in words.
+
+    target: asked only for a draft that is made from it (`MADE_FROM_TARGET`).
+    """
     if (folder := draft_folder(cfg)) is not None:
         draft = load_draft(folder, dtype=torch.float32, device="cpu")
         parameters = sum(p.numel() for p in draft.parameters())
@@ -148,13 +155,15 @@ def make_draft(
     rows = load_corpus(corpus.path)["train"]
     sample = rows.select(range(min(STATISTICS_ROWS, len(rows)))).to_list()
     sequences = [torch.tensor([row["input_ids"]]) for row in sample]
+    statistics, calibration = None, None
+    if cfg.draft.init in MADE_FROM_TARGET:
+        assert target is not None
+        if cfg.draft.init == "svd":
+            statistics = _statistics(target, rows, sequences)
+        else:
+            calibration = Calibration(target, sequences)
     draft = initialise_draft(
-        plan,
-        cfg.draft.init,
-        target_folder(cfg),
-        cfg.seed,
-        _statistics(target, rows, sequences) if cfg.draft.init == "svd" else None,
-        Calibration(target, sequences) if cfg.draft.init == "pruned" else None,
+        plan, cfg.draft.init, target_folder(cfg), cfg.seed, statistics, calibration
     )
     return draft, plan.table()
 

@@ -4,6 +4,7 @@ Pure arithmetic on row lengths, the same on every rank.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -29,6 +30,24 @@ def pack(order: Sequence[int], lengths: np.ndarray, tokens_per_batch: int) -> li
     return [*batches, current] if current else batches
 
 
+def fill(rows: Sequence[int], lengths: np.ndarray, width: int) -> list[list[int]]:
+    """Rows into sequences of at most `width` tokens: the longest first, each where it first fits.
+
+    A row must fit into `width`.
+    """
+    sequences: list[list[int]] = []
+    room: list[int] = []
+    for row in sorted(rows, key=lambda row: -int(lengths[row])):
+        length = int(lengths[row])
+        place = next((n for n, left in enumerate(room) if left >= length), len(room))
+        if place == len(room):
+            sequences.append([])
+            room.append(width)
+        sequences[place].append(row)
+        room[place] -= length
+    return sequences
+
+
 def join(batches: list[MicroBatch], lengths: np.ndarray, tokens_per_step: int) -> list[Window]:
     """Consecutive micro-batches as windows of at most tokens_per_step tokens, at least one each."""
     windows: list[Window] = []
@@ -44,9 +63,17 @@ def join(batches: list[MicroBatch], lengths: np.ndarray, tokens_per_step: int) -
 
 
 def epoch_windows(
-    lengths: np.ndarray, tokens_per_batch: int, tokens_per_step: int, seed: int, epoch: int
+    lengths: np.ndarray,
+    tokens_per_batch: int,
+    tokens_per_step: int,
+    seed: int,
+    epoch: int,
+    packed_width: int | None = None,
 ) -> list[Window]:
-    """Every row once. Deterministic in all arguments."""
+    """Every row once. Deterministic in all arguments.
+
+    packed_width: of sequences that hold several rows each; None: one row a sequence.
+    """
     generator = np.random.default_rng((seed, epoch))
     order = generator.permutation(len(lengths))
     limit = min(tokens_per_batch, tokens_per_step)
@@ -55,7 +82,16 @@ def epoch_windows(
     batches: list[MicroBatch] = []
     for start in range(0, len(order), buffer):
         part = order[start : start + buffer]
-        batches += pack(part[np.argsort(lengths[part], kind="stable")].tolist(), lengths, limit)
+        if packed_width is None:
+            ordered = part[np.argsort(lengths[part], kind="stable")].tolist()
+            batches += pack(ordered, lengths, limit)
+        else:
+            sequences = fill(part.tolist(), lengths, packed_width)
+            each = max(1, limit // packed_width)
+            mixed = [sequences[i] for i in generator.permutation(len(sequences))]
+            batches += [
+                list(chain.from_iterable(mixed[n : n + each])) for n in range(0, len(mixed), each)
+            ]
     shuffled = [batches[i] for i in generator.permutation(len(batches))]
     return join(shuffled, lengths, tokens_per_step)
 
@@ -69,6 +105,7 @@ def rank_windows(
     position: int = 0,
     rank: int = 0,
     world: int = 1,
+    packed_width: int | None = None,
 ) -> Iterator[Window]:
     """The endless windows of one rank, from optimiser step `position` on.
 
@@ -79,7 +116,9 @@ def rank_windows(
     wanted = position * world + rank
     first, epoch = 0, 0
     while True:
-        windows = epoch_windows(lengths, tokens_per_batch, tokens_per_step, seed, epoch)
+        windows = epoch_windows(
+            lengths, tokens_per_batch, tokens_per_step, seed, epoch, packed_width
+        )
         while wanted - first < len(windows):
             yield windows[wanted - first]
             wanted += world

@@ -68,6 +68,36 @@ def build_corpus(
 
 
 def examples(rows: list[Row], encoder: Encoder, seed: int) -> Iterator[Example]:
+    """Examples of all parts of a mixture by their weights; see `examples_of_part`.
+
+    Training ends with the first part that runs dry; a held-out split takes what the others have.
+    """
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(row.part, []).append(row)
+    streams = [examples_of_part(part, encoder, seed) for part in parts.values()]
+    weights = [part[0].weight for part in parts.values()]
+    return in_shares(streams, weights, to_the_end=bool(rows) and rows[0].split != "train")
+
+
+def in_shares(
+    streams: list[Iterator[Example]], weights: list[float], to_the_end: bool
+) -> Iterator[Example]:
+    """Next comes always the stream that is furthest behind its weight; ties in order."""
+    taken = dict.fromkeys(range(len(streams)), 0)
+    while taken:
+        due = min(taken, key=lambda n: taken[n] / weights[n])
+        found = next(streams[due], None)
+        if found is not None:
+            taken[due] += 1
+            yield found
+        elif to_the_end:
+            del taken[due]
+        else:
+            return
+
+
+def examples_of_part(rows: list[Row], encoder: Encoder, seed: int) -> Iterator[Example]:
     """Examples in an order fixed by hash, so that a limit takes a fair part of the source.
 
     Training rows come whole, one after the other. Held-out ones go round the groups (modules),

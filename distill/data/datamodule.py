@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from distill.data.batching import MicroBatch, pack, rank_windows
-from distill.data.corpus import load_corpus, row_lengths, supervised_counts
+from distill.data.corpus import SPLITS, load_corpus, row_lengths, supervised_counts
+from distill.data.packing import collate_packed
 from distill.errors import UserError
 
 Batch = dict[str, Tensor]
 """input_ids [B, S]; attention_mask [B, S] of 0 and 1; supervised [B, S] bool, the tokens that are
-predicted; row_index [B], the rows of the split."""
+predicted; row_index [B], the rows of the split; split [], its number in `SPLITS`."""
 
 
-def collate(rows: list[dict[str, Any]], row_index: list[int]) -> Batch:
+def collate(rows: list[dict[str, Any]], row_index: list[int], split: str = "train") -> Batch:
     """Right padding. Masks come from lengths alone: a pad id may well be a real token (EOS)."""
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     begins = torch.tensor([max(row["prompt_length"], 1) for row in rows])
@@ -34,13 +35,15 @@ def collate(rows: list[dict[str, Any]], row_index: list[int]) -> Batch:
         "attention_mask": real.long(),
         "supervised": real & (place >= begins[:, None]),
         "row_index": torch.tensor(row_index),
+        "split": torch.tensor(SPLITS.index(split)),
     }
 
 
 class Rows:
     """The rows of a split that have something to learn, with their lengths, without their text."""
 
-    def __init__(self, split: datasets.Dataset):
+    def __init__(self, split: datasets.Dataset, name: str):
+        self.name = name
         self.split = split.with_format("numpy", columns=["input_ids", "prompt_length"])
         supervised = supervised_counts(split)
         self.index = np.flatnonzero(supervised)
@@ -48,20 +51,22 @@ class Rows:
         self.lengths = row_lengths(split)[self.index]
         self.supervised_tokens = int(supervised.sum())
 
-    def batch(self, chosen: MicroBatch) -> Batch:
+    def batch(self, chosen: MicroBatch, packed_width: int | None = None) -> Batch:
         index = self.index[chosen].tolist()
         part = self.split[index]
         rows = [
             {"input_ids": ids, "prompt_length": int(prompt)}
             for ids, prompt in zip(part["input_ids"], part["prompt_length"], strict=True)
         ]
-        return collate(rows, index)
+        if packed_width is not None:
+            return collate_packed(rows, index, self.name, packed_width)
+        return collate(rows, index, self.name)
 
 
 class WindowStream(IterableDataset[list[Batch]]):
     """Endless windows of one rank from `position` on."""
 
-    def __init__(self, rows: Rows, position: int, rank: int, world: int, **batching: int):
+    def __init__(self, rows: Rows, position: int, rank: int, world: int, **batching: Any):
         self.rows, self.position, self.rank, self.world = rows, position, rank, world
         self.batching = batching
 
@@ -74,7 +79,7 @@ class WindowStream(IterableDataset[list[Batch]]):
             world=self.world,
         )
         for window in windows:
-            yield [self.rows.batch(batch) for batch in window]
+            yield [self.rows.batch(batch, self.batching["packed_width"]) for batch in window]
 
 
 class CorpusDataModule(lightning.LightningDataModule):
@@ -85,8 +90,18 @@ class CorpusDataModule(lightning.LightningDataModule):
     `Trainer(use_distributed_sampler=False)`, since ranks are told apart here.
     """
 
-    def __init__(self, folder: Path, *, tokens_per_batch: int, tokens_per_step: int, seed: int = 0):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tokens_per_batch: int,
+        tokens_per_step: int,
+        packing: bool = False,
+        seed: int = 0,
+    ):
+        """packing: several training rows in one sequence, as long as the longest row there is."""
         super().__init__()
+        self.packing = packing
         self.folder = folder
         self.tokens_per_batch, self.tokens_per_step = tokens_per_batch, tokens_per_step
         self.seed = seed
@@ -98,7 +113,7 @@ class CorpusDataModule(lightning.LightningDataModule):
             return
         corpus = load_corpus(self.folder)
         for split in ("train", "validation"):
-            rows = Rows(corpus[split])
+            rows = Rows(corpus[split], split)
             self._check(split, rows)
             self._rows[split] = rows
 
@@ -138,6 +153,7 @@ class CorpusDataModule(lightning.LightningDataModule):
             self.world,
             tokens_per_batch=self.tokens_per_batch,
             tokens_per_step=self.tokens_per_step,
+            packed_width=int(self._rows["train"].lengths.max()) if self.packing else None,
             seed=self.seed,
         )
         return DataLoader(stream, batch_size=None)

@@ -41,10 +41,18 @@ def padded_rows(chunk_size: int) -> int:
 
 
 def chunked_linear_loss(
-    hidden: Tensor, head: Head, teacher: ChunkTeacher, chunk_size: int, compute_dtype: torch.dtype
+    hidden: Tensor,
+    head: Head,
+    teacher: ChunkTeacher,
+    chunk_size: int,
+    compute_dtype: torch.dtype,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Sum of ``teacher``'s scores of head(hidden): [T, d] → 0-d, differentiable, and its sums."""
-    setting = _Setting(head, teacher, chunk_size, compute_dtype)
+    """Sum of ``teacher``'s scores of head(hidden): [T, d] → 0-d, differentiable, and its sums.
+
+    ``weights`` [T] multiply the tokens' values and gradients, not their alpha and agreement.
+    """
+    setting = _Setting(head, teacher, chunk_size, compute_dtype, weights)
     apply = cast(Any, _ChunkedLoss).apply  # untyped upstream
     loss, sums = apply(hidden, head.weight, head.bias, setting)
     names = ("divergence", "alpha", "agreement", "tokens")
@@ -56,6 +64,7 @@ class _Setting(NamedTuple):
     teacher: ChunkTeacher
     chunk_size: int
     compute_dtype: torch.dtype
+    weights: Tensor | None
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -98,6 +107,10 @@ def _run(hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]) -> tuple[T
         head.logits_into(logits[:count], chunk)
         plain = logits.clone() if head.softcap is not None else logits
         scores = setting.teacher.score_(logits, first, count)
+        if setting.weights is not None:
+            share = setting.weights[first : first + count].to(accurate)
+            scores = scores._replace(values=scores.values * share)
+            logits[:count].mul_(share[:, None])
         sums += torch.stack([*(part.sum() for part in scores), sums.new_tensor(float(count))])
         gradient = head.logits_gradient_(logits, plain)[:count]
         _accumulate(gradients, gradient, chunk, head, first, weight_part)

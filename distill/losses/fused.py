@@ -30,6 +30,7 @@ def fused_linear_loss(
     temperature: float = 1.0,
     mask: Tensor | None = None,
     labels: Tensor | None = None,
+    weights: Tensor | None = None,
     chunk_size: int = 512,
     vocabulary_size: int | None = None,
     student_bias: Tensor | None = None,
@@ -51,6 +52,7 @@ def fused_linear_loss(
         temperature: of both sides in the loss. The metrics are at temperature 1.
         mask: [T] bool, true where a token counts; the others cost nothing. None: all count.
         labels: [T] ids of the next tokens, for a mixture with ``cross_entropy``; else None.
+        weights: [T] factors of the tokens' loss, no gradient; alpha and agreement stay plain.
         chunk_size: tokens whose logits exist at one time.
         vocabulary_size: ids shared by both; rows beyond it are padding. None: the smaller head's.
         student_bias: [V], in place of ``Head(bias=)``.
@@ -72,17 +74,17 @@ def fused_linear_loss(
     student, teacher = student.sliced(size), teacher.sliced(size)
     _check(student_hidden, student, teacher_hidden, teacher, chunk_size)
     check_temperature(temperature)
-    _check_tokens(student_hidden, teacher=teacher_hidden, mask=mask, labels=labels)
+    _check_tokens(student_hidden, teacher=teacher_hidden, mask=mask, labels=labels, weights=weights)
     if mask is not None:
         kept = mask.nonzero().squeeze(1)
         student_hidden = student_hidden.index_select(0, kept)
         teacher_hidden = teacher_hidden.index_select(0, kept)
         labels = None if labels is None else labels.index_select(0, kept)
+        weights = None if weights is None else weights.index_select(0, kept)
     loss = TokenLoss(as_divergence(divergence), temperature, compiled)
     source = DenseTeacher(teacher_hidden, teacher, loss, labels, chunk_size)
-    return chunked_linear_loss(
-        student_hidden, student, source, chunk_size, compute_dtype or student.weight.dtype
-    )
+    dtype = compute_dtype or student.weight.dtype
+    return chunked_linear_loss(student_hidden, student, source, chunk_size, dtype, weights)
 
 
 def _head(head: Tensor | Head, bias: Tensor | None) -> Head:

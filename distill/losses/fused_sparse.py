@@ -34,6 +34,7 @@ def fused_sparse_loss(
     *,
     divergence: str | Mapping[str, float] | Divergence = forward_kl,
     mask: Tensor | None = None,
+    weights: Tensor | None = None,
     chunk_size: int = 512,
     vocabulary_size: int | None = None,
     compute_dtype: torch.dtype | None = None,
@@ -61,9 +62,10 @@ def fused_sparse_loss(
     if mask is not None:
         kept = mask.nonzero().squeeze(1)
         student_hidden, signal = student_hidden.index_select(0, kept), signal.rows(kept)
+        weights = None if weights is None else weights.index_select(0, kept)
     teacher = SparseTeacher(signal, function)
     dtype = compute_dtype or head.weight.dtype
-    return chunked_linear_loss(student_hidden, head, teacher, chunk_size, dtype)
+    return chunked_linear_loss(student_hidden, head, teacher, chunk_size, dtype, weights)
 
 
 class SparseTeacher:

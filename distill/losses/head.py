@@ -43,6 +43,10 @@ class Head:
         bias = None if self.bias is None else self.bias.to(dtype)
         return replace(self, weight=self.weight.to(dtype), bias=bias)
 
+    def on(self, device: torch.device) -> "Head":
+        bias = None if self.bias is None else self.bias.to(device)
+        return replace(self, weight=self.weight.to(device), bias=bias)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """The plain, differentiable definition: [T, D] → [T, V]."""
         out = torch.nn.functional.linear(hidden, self.weight, self.bias) * self.scale

@@ -60,16 +60,20 @@ def draw(
     num_draws: int,
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
+    *,
+    proposal_temperature: float = 1.0,
 ) -> Sampled:
-    """``num_draws`` independent draws from p: [T, V] → N = num_draws.
+    """``num_draws`` independent draws from r ∝ p^(1/proposal_temperature): [T, V] → N = num_draws.
 
-    Anshumann et al. 2025, "Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs",
-    with p itself as the proposal.
+    A draw weighs p/(r · num_draws), and is not normalised again: that would bias the sum.
+    Anshumann et al. 2025, "Sparse Logit Sampling: Accelerating Knowledge Distillation in LLMs".
     """
     log_p = log_probabilities(teacher_logits, temperature)
-    ids = torch.multinomial(log_p.exp(), num_draws, replacement=True, generator=generator)
-    weights = torch.full_like(ids, 1.0, dtype=log_p.dtype) / num_draws
-    return Sampled(ids, weights, log_p.gather(-1, ids), temperature)
+    log_r = log_probabilities(log_p, proposal_temperature)
+    ids = torch.multinomial(log_r.exp(), num_draws, replacement=True, generator=generator)
+    kept = log_p.gather(-1, ids)
+    weights = (kept - log_r.gather(-1, ids)).exp() / num_draws
+    return Sampled(ids, weights, kept, temperature)
 
 
 def top_k_divergence(

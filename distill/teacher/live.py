@@ -1,13 +1,12 @@
 """The target itself as teacher: its forward pass runs beside the draft's."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.losses.head import Head
 from distill.teacher.head import check_head, head_of
+from distill.teacher.hidden import last_hidden
 from distill.teacher.signals import HiddenSignal
 
 
@@ -16,9 +15,6 @@ class LiveTeacher:
 
     Deliberately no `nn.Module`: held by a LightningModule it must never turn up among its
     parameters, in its optimizer, its checkpoints or its train()/eval() switches.
-
-    Rows must be padded on the right: under causal attention nothing real then sees padding, and no
-    mask is needed.
     """
 
     def __init__(self, target: PreTrainedModel, vocabulary_size: int | None = None):
@@ -27,11 +23,19 @@ class LiveTeacher:
         self._vocabulary_size = vocabulary_size or head_of(target).weight.shape[0]
         self._head = head_of(target).sliced(self._vocabulary_size)
 
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    @property
+    def width(self) -> int:
+        return self._head.weight.shape[1]
+
     def to(self, device: torch.device) -> None:
         """Move the target unless it is spread over several devices; the head always follows."""
         if len(set(getattr(self._target, "hf_device_map", {}).values())) <= 1:
             self._target.to(device)  # pyright: ignore[reportArgumentType]
-        self._head = _on(head_of(self._target).sliced(self._vocabulary_size), device)
+        self._head = head_of(self._target).sliced(self._vocabulary_size).on(device)
 
     @torch.no_grad()
     def signal(self, batch: dict[str, Tensor], positions: Tensor) -> HiddenSignal:
@@ -39,13 +43,6 @@ class LiveTeacher:
         # The target keeps its own dtype; the trainer's autocast would cast its weights anew on
         # every pass.
         with torch.autocast(device.type, enabled=False):
-            hidden = self._target.base_model(
-                input_ids=batch["input_ids"], use_cache=False
-            ).last_hidden_state
+            hidden = last_hidden(self._target, batch)
         hidden = hidden.flatten(0, 1).to(device)
         return HiddenSignal(hidden.index_select(0, positions), self._head)
-
-
-def _on(head: Head, device: torch.device) -> Head:
-    bias = None if head.bias is None else head.bias.to(device)
-    return replace(head, weight=head.weight.to(device), bias=bias)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from distill.losses.head import Head
 from distill.losses.reduce import predicting
+from distill.losses.sparse import Sampled, TopK
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,16 @@ class HiddenSignal:
     head: Head
 
 
-TeacherSignal = HiddenSignal
+TeacherSignal = HiddenSignal | TopK | Sampled
 
 
 class Teacher(Protocol):
     """A source of signals; live and cached ones look the same to the trainer."""
+
+    @property
+    def width(self) -> int:
+        """D."""
+        ...
 
     def to(self, device: torch.device) -> None:
         """Go where the draft trains."""
@@ -43,3 +49,12 @@ def predicting_positions(supervised: Tensor) -> Tensor:
     so the first column never counts.
     """
     return predicting(supervised).flatten().nonzero().squeeze(1)
+
+
+def rows_and_places(batch: dict[str, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Of flat positions [T]: the corpus row that each lies in, and its place in that row."""
+    if "rows" in batch:  # several rows in one sequence
+        places = batch["position_ids"].flatten()[positions]
+        return batch["rows"].flatten()[positions], places
+    width = batch["input_ids"].shape[1]
+    return batch["row_index"][positions // width], positions % width

@@ -4,8 +4,8 @@ A *window* is the list of micro-batches of one step on this rank; see `distill.d
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import lightning
 import torch
@@ -15,17 +15,19 @@ from torch import Tensor, distributed
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
-from distill.losses.fused import fused_linear_loss
 from distill.schema import OptimizerConfig, ScheduleConfig
 from distill.teacher.signals import Teacher, TeacherSignal, predicting_positions
+from distill.training.average import WeightAverage
 from distill.training.clock import Clock
 from distill.training.gradients import scale_and_clip
 from distill.training.meter import Meter
+from distill.training.objective import Objective
+from distill.training.on_policy import OnPolicy
 from distill.training.optim import build_optimizers, scale_learning_rates
 from distill.training.rng import rng_states, set_rng_state
 from distill.training.schedule import factor
 from distill.training.sharding import equal_windows, shard
-from distill.training.student import Objective, Student
+from distill.training.student import Student
 
 LOG_EVERY_WINDOWS = 10
 
@@ -52,26 +54,36 @@ class DistillModule(lightning.LightningModule):
         schedule: ScheduleConfig,
         vocabulary_size: int,
         gradient_clip: float = 1.0,
+        on_policy: OnPolicy | None = None,
     ):
         super().__init__()
         self.automatic_optimization = False
-        self.student = Student(draft, vocabulary_size)
+        match_width = teacher.width if objective.hidden_match else None
+        self.student = Student(draft, vocabulary_size, match_width)
         self.teacher = teacher
         self.clock = clock
         self.meter = Meter()
+        self.match_meter = Meter(("mismatch",))
         self.stop_signal = 0
         """Number of the signal that asked this rank to stop."""
         self.stopping = False
         """Whether any rank was asked to stop; known alike on all ranks after each window."""
+        self._average = WeightAverage(draft.parameters(), optimizer.ema) if optimizer.ema else None
+        self._on_policy = on_policy
         self._objective = objective
         self._optimizer_config = optimizer
         self._schedule = schedule
         self._gradient_clip = gradient_clip
         self._restored_rng: list[dict[str, Any]] | None = None
+        self._restored_average: dict[str, Any] | None = None
 
     @property
     def draft(self) -> PreTrainedModel:
         return self.student.draft
+
+    def served_weights(self) -> AbstractContextManager[None]:
+        """Inside, the draft has the weights that a candidate would have: their average, if any."""
+        return nullcontext() if self._average is None else self._average.applied()
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, ModelParallelStrategy):
@@ -79,7 +91,7 @@ class DistillModule(lightning.LightningModule):
             shard(self.student, self.device_mesh)
 
     def configure_optimizers(self) -> list[Optimizer]:
-        return build_optimizers(self.draft, self._optimizer_config)
+        return build_optimizers(self.student, self._optimizer_config)
 
     def on_fit_start(self) -> None:
         self.teacher.to(self.device)
@@ -88,14 +100,17 @@ class DistillModule(lightning.LightningModule):
         self.draft.train()
         if self._restored_rng is not None:
             set_rng_state(self._restored_rng[self.global_rank % len(self._restored_rng)])
+        if self._average is not None and self._restored_average is not None:
+            self._average.load_state_dict(self._restored_average)
         self.clock.start()
 
     def training_step(self, window: list[Batch], batch_idx: int) -> None:
         """Accumulate a window, agree on its tokens with the other ranks, step if there were any."""
-        tokens = self._accumulate(window)
-        tokens, seconds = self._agree(tokens)
-        self.clock.advance(tokens, seconds)
-        norm = self._step(tokens) if tokens else 0.0
+        if self._on_policy is not None:
+            window = self._on_policy.window(self.draft, window, self.clock.spent.windows)
+        facts = self._agree(*self._accumulate(window))
+        self.clock.advance(facts.tokens, facts.seconds)
+        norm = self._step(facts.weight) if facts.tokens else 0.0
         for optimizer in self._optimizers():
             optimizer.zero_grad(set_to_none=True)
         if self.clock.spent.windows % LOG_EVERY_WINDOWS == 0:
@@ -109,55 +124,71 @@ class DistillModule(lightning.LightningModule):
         self, batch: Batch, positions: Tensor, signal: TeacherSignal
     ) -> dict[str, Tensor]:
         """Sums over supervised tokens: KL(p‖q) whatever the objective, alpha, agreement, tokens."""
-        return self.student(batch["input_ids"], positions, signal, fused_linear_loss)[1]
+        return self.student(batch, positions, signal, Objective())[1]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["clock"] = self.clock.state_dict()
         checkpoint["rng"] = rng_states()
+        if self._average is not None:
+            checkpoint["average"] = self._average.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.clock.load_state_dict(checkpoint["clock"])
         self._restored_rng = checkpoint["rng"]
+        self._restored_average = checkpoint.get("average")
 
-    def _accumulate(self, window: list[Batch]) -> int:
-        """Add the gradients of the window's loss sum; return its supervised tokens."""
+    @property
+    def matching(self) -> bool:
+        """Whether training is in the phase that regresses the target's hidden states."""
+        return self.clock.progress < self._objective.hidden_match
+
+    def _accumulate(self, window: list[Batch]) -> tuple[int, float]:
+        """Add the gradients of the window's loss sum; return its supervised tokens and weight."""
         work = [(batch, predicting_positions(batch["supervised"])) for batch in window]
         if isinstance(self.trainer.strategy, ModelParallelStrategy):
             work = equal_windows(work)
         else:
             # The first of an empty window stays: other ranks may be waiting for this one's zeros.
             work = [item for item in work if item[1].numel()] or work[:1]
+        objective, meter = (
+            (None, self.match_meter) if self.matching else (self._objective, self.meter)
+        )
+        tokens, weight = sum(positions.numel() for _, positions in work), 0.0
         for index, (batch, positions) in enumerate(work):
             signal = self.teacher.signal(batch, positions) if positions.numel() else None
             with self._gradient_sync(last=index == len(work) - 1):
-                loss, sums = self.student(batch["input_ids"], positions, signal, self._objective)
+                loss, sums = self.student(batch, positions, signal, objective)
                 self.manual_backward(loss)
-            self.meter.add(sums)
-        return sum(positions.numel() for _, positions in work)
+            meter.add(sums)
+            weight += float(sums.get("weight", positions.numel()))
+        return tokens, weight
 
-    def _agree(self, tokens: int) -> tuple[int, float]:
-        """Supervised tokens of all ranks, rank 0's seconds; notes whether any rank is to stop."""
+    def _agree(self, tokens: int, weight: float) -> "_Facts":
+        """What all ranks know of the window alike; notes whether any rank is to stop."""
         seconds = self.clock.lap()
-        facts = [float(tokens), float(self.stop_signal > 0), seconds * self.trainer.is_global_zero]
+        mine = (float(self.stop_signal > 0), seconds * self.trainer.is_global_zero)
+        facts = [float(tokens), weight, *mine]
         if self.trainer.world_size > 1:
             shared = torch.tensor(facts, dtype=torch.double, device=self.device)
             distributed.all_reduce(shared)
             facts = shared.tolist()
-        self.stopping = facts[1] > 0
-        return int(facts[0]), facts[2]
+        self.stopping = facts[2] > 0
+        return _Facts(int(facts[0]), facts[1], facts[3])
 
-    def _step(self, tokens: int) -> float:
-        """Turn summed gradients into means per token, clip, step; return the norm before clipping.
+    def _step(self, weight: float) -> float:
+        """Turn summed gradients into weighted means, clip, step; return the norm before clipping.
 
         DDP and FSDP hand out the mean over ranks of the ranks' sums, hence the world size.
         """
         norm = scale_and_clip(
-            self.draft.parameters(), self.trainer.world_size / tokens, self._gradient_clip
+            self.student.parameters(), self.trainer.world_size / weight, self._gradient_clip
         )
         optimizers = self._optimizers()
         scale_learning_rates(optimizers, factor(self._schedule, self.clock.progress))
         for optimizer in optimizers:
             optimizer.step()
+        if self._average is not None:
+            self._average.update()
         return norm
 
     @contextmanager
@@ -177,11 +208,9 @@ class DistillModule(lightning.LightningModule):
         return optimizers if isinstance(optimizers, list) else [optimizers]
 
     def _log_interval(self, norm: float) -> None:
-        means = self.meter.read(self.device)
         self.log_dict(
             {
-                "train/loss": means["divergence"],
-                "train/alpha": means["alpha"],
+                **self._means(),
                 "train/lr": self._optimizers()[-1].param_groups[0]["lr"],
                 "train/grad_norm": norm,
                 "train/tokens": float(self.clock.spent.tokens),
@@ -189,3 +218,19 @@ class DistillModule(lightning.LightningModule):
             },
             batch_size=1,
         )
+
+    def _means(self) -> dict[str, float]:
+        """Of the phases since the last time; a phase without a token has nothing to say."""
+        match, loss = self.match_meter.read(self.device), self.meter.read(self.device)
+        found = {"train/mismatch": match["mismatch"]} if match["tokens"] else {}
+        if loss["tokens"] or not match["tokens"]:
+            found |= {"train/loss": loss["divergence"], "train/alpha": loss["alpha"]}
+        return found
+
+
+class _Facts(NamedTuple):
+    """Of a window on all ranks: supervised tokens, their weight; rank 0's seconds."""
+
+    tokens: int
+    weight: float
+    seconds: float

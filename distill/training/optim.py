@@ -13,13 +13,13 @@ from distill.schema import OptimizerConfig
 FUSED_DEVICES = {"cpu", "cuda"}
 
 
-def build_optimizers(draft: PreTrainedModel, config: OptimizerConfig) -> list[Optimizer]:
+def build_optimizers(student: nn.Module, config: OptimizerConfig) -> list[Optimizer]:
     """AdamW alone, or Muon for the hidden matrices and AdamW for the rest.
 
     Weight decay acts on hidden matrices only: on norms, biases, embeddings and the output head it
     would pull a scale or a rare token's row to zero.
     """
-    matrices, others = split_parameters(draft)
+    matrices, others = split_parameters(student)
     plain = {"params": others, "weight_decay": 0.0}
     if config.muon:
         # Scaled so that an update has AdamW's root mean square (Liu et al. 2025, "Muon is scalable
@@ -45,11 +45,12 @@ def scale_learning_rates(optimizers: Iterable[Optimizer], factor: float) -> None
         group["lr"] = group["full_lr"] * factor
 
 
-def split_parameters(draft: PreTrainedModel) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def split_parameters(student: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """(hidden matrices, all others), each trainable parameter once."""
-    tables = [draft.get_output_embeddings(), *(m for m in draft.modules() if _is_embedding(m))]
-    table_ids = {id(p) for table in tables if table is not None for p in table.parameters()}
-    trainable = [p for p in draft.parameters() if p.requires_grad]
+    tables = [m for m in student.modules() if isinstance(m, nn.Embedding)]
+    heads = [m.get_output_embeddings() for m in student.modules() if isinstance(m, PreTrainedModel)]
+    table_ids = {id(p) for m in (*tables, *heads) if m is not None for p in m.parameters()}
+    trainable = [p for p in student.parameters() if p.requires_grad]
     matrices = [p for p in trainable if p.ndim == 2 and id(p) not in table_ids]
     matrix_ids = {id(p) for p in matrices}
     return matrices, [p for p in trainable if id(p) not in matrix_ids]
@@ -60,6 +61,8 @@ def check_optimizer(config: OptimizerConfig) -> None:
     for name in ("lr", "muon_lr"):
         if not getattr(config, name) > 0:
             raise UserError(f"optimizer.{name} is {getattr(config, name)}; it must be above 0")
+    if not 0 <= config.ema < 1:
+        raise UserError(f"optimizer.ema is {config.ema}; use 0 <= decay < 1, such as 0.995")
     if config.weight_decay < 0:
         raise UserError(f"optimizer.weight_decay is {config.weight_decay}; it must not be negative")
     if len(config.betas) != 2 or not all(0 <= beta < 1 for beta in config.betas):
@@ -76,7 +79,3 @@ def _adamw(groups: list[dict], config: OptimizerConfig) -> Optimizer:
 
 def _groups(optimizers: Iterable[Optimizer]) -> Iterable[dict]:
     return (group for optimizer in optimizers for group in optimizer.param_groups)
-
-
-def _is_embedding(module: nn.Module) -> bool:
-    return isinstance(module, nn.Embedding)

@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from transformers import PreTrainedModel
 
+from distill.errors import UserError
 from distill.models.draft import save_draft
 from distill.models.target import pick_dtype
 from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
@@ -30,9 +31,10 @@ from distill.training.callbacks.signals import StopOnSignal
 from distill.training.check import check_trainer
 from distill.training.clock import Clock, check_budget
 from distill.training.module import DistillModule
+from distill.training.objective import Objective
+from distill.training.on_policy import OnPolicy
 from distill.training.optim import check_optimizer
 from distill.training.schedule import check_schedule
-from distill.training.student import Objective
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ def train_draft(
     *,
     vocabulary_size: int,
     target_folder: Path,
+    on_policy: OnPolicy | None = None,
     logger: Logger | None = None,
     decoding: Decoding | None = None,
     seed: int = 0,
@@ -58,9 +61,9 @@ def train_draft(
 
     draft: fp32 weights, changed in place. teacher: gives the target's distributions of
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
-    objective: `fused_linear_loss` with its divergence bound. target_folder: gives every candidate
-    its tokenizer and EOS list. decoding: measures the draft with the engine on the way. seed: of
-    what is drawn while training.
+    objective: already checked against the teacher's signal. target_folder: gives every candidate
+    its tokenizer and EOS list. on_policy: needs a live teacher. decoding: measures the draft with
+    the engine on the way. seed: of what is drawn while training.
 
     Returns:
         train_tokens, steps, seconds, tokens_per_second (validation and writing left out),
@@ -73,6 +76,8 @@ def train_draft(
     """
     check_training(trainer, optimizer, schedule, budget)
     check_head(draft)
+    if trainer.compile:
+        draft.base_model.compile(dynamic=True)  # micro-batches have many shapes
     lightning.seed_everything(seed, verbose=False)
     clock = Clock(budget)
     module = DistillModule(
@@ -84,6 +89,7 @@ def train_draft(
         schedule,
         vocabulary_size,
         gradient_clip=trainer.gradient_clip,
+        on_policy=on_policy,
     )
     save = partial(save_draft, target_folder=target_folder)
     loop = build_trainer(trainer, callbacks(trainer, folder, save, decoding), folder, logger)
@@ -116,6 +122,10 @@ def check_training(
     check_optimizer(optimizer)
     check_schedule(schedule)
     check_budget(budget)
+    if optimizer.ema and trainer.strategy == "fsdp":
+        raise UserError(
+            "optimizer.ema averages whole weights: use another trainer.strategy than fsdp"
+        )
 
 
 def callbacks(

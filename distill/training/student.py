@@ -1,56 +1,86 @@
 """The draft and its loss as one module: what wraps or shards it sees one forward pass.
 
-B rows, S tokens a row, T supervised tokens of the micro-batch.
+B rows, S tokens a row, T supervised tokens of the micro-batch, d and D widths of draft and target.
 """
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from transformers import PreTrainedModel
 
+from distill.losses.matching import mismatch
 from distill.teacher.head import head_of
-from distill.teacher.signals import TeacherSignal
-
-Objective = Callable[..., tuple[Tensor, dict[str, Tensor]]]
-"""`fused_linear_loss` with its divergence, temperature and chunk size bound."""
+from distill.teacher.hidden import last_hidden
+from distill.teacher.signals import HiddenSignal, TeacherSignal
+from distill.training.objective import Objective
 
 
 class Student(nn.Module):
-    """Draft hidden states at the supervised positions, then the loss over the common vocabulary."""
+    """Draft hidden states at the supervised positions, then the loss over the common vocabulary.
 
-    def __init__(self, draft: PreTrainedModel, vocabulary_size: int):
+    `match_width`: D, when a first phase regresses the target's states through a learned map; else
+    None. The map is trained with the draft and never saved with it.
+    """
+
+    def __init__(self, draft: PreTrainedModel, vocabulary_size: int, match_width: int | None):
         super().__init__()
         self.draft = draft
         self._vocabulary_size = vocabulary_size
+        self.projection = None
+        if match_width is not None:
+            self.projection = nn.Linear(_width(draft), match_width, bias=False)
 
     def forward(
         self,
-        input_ids: Tensor,
+        batch: dict[str, Tensor],
         positions: Tensor,
         signal: TeacherSignal | None,
-        objective: Objective,
+        objective: Objective | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss SUM over the T `positions` (flat into the `input_ids` [B, S]) and its metric sums.
+        """Loss SUM over the T `positions` (flat into `input_ids` [B, S]) and its metric sums.
 
-        `signal` is None for a micro-batch without a supervised token (T = 0): the loss is then a
-        zero that is still connected to every parameter, so that ranks that wait for each other's
-        gradients get them.
+        `objective` None: match hidden states. `signal` is None for a micro-batch without a
+        supervised token (T = 0): the loss is then a zero that is still connected to every
+        parameter, so that ranks that wait for each other's gradients get them.
         """
-        hidden = self.draft.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-        head = head_of(self.draft)
+        hidden = last_hidden(self.draft, batch)
         if signal is None:
-            loose = 0.0 * hidden.sum() + 0.0 * head.weight.sum()
-            return loose if head.bias is None else loose + 0.0 * head.bias.sum(), {}
+            return 0.0 * hidden.sum() + self._unused(), {}
         kind = hidden.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        states = hidden.flatten(0, 1).index_select(0, positions)
         # The loss casts the head once; autocast would do so again for every chunk.
         with torch.autocast(kind, enabled=False):
-            return objective(
-                hidden.flatten(0, 1).index_select(0, positions),
-                head,
-                signal.hidden,
-                signal.head,
-                vocabulary_size=self._vocabulary_size,
-                compute_dtype=dtype,
-            )
+            if objective is None:
+                loss, sums = self._match(states, signal)
+            else:
+                loss, sums = objective(
+                    states,
+                    head_of(self.draft),
+                    signal,
+                    batch["input_ids"].flatten()[positions + 1],
+                    vocabulary_size=self._vocabulary_size,
+                    compute_dtype=dtype,
+                )
+        # Ranks wait for every parameter's gradient; alone, one without any costs nothing.
+        shared = distributed.is_available() and distributed.is_initialized()
+        needs_all = shared and self.projection is not None
+        return (loss + self._unused() if needs_all else loss), sums
+
+    def _match(self, states: Tensor, signal: TeacherSignal) -> tuple[Tensor, dict[str, Tensor]]:
+        assert isinstance(signal, HiddenSignal)  # `Objective.check` let nothing else through
+        assert self.projection is not None
+        values = mismatch(states, self.projection.weight, signal.hidden)
+        sums = {"mismatch": values.sum().detach(), "tokens": torch.tensor(float(len(values)))}
+        return values.sum(), sums
+
+    def _unused(self) -> Tensor:
+        """A zero connected to what a loss may leave out: the head, or the map."""
+        head = head_of(self.draft)
+        zero = 0.0 * head.weight.sum()
+        if head.bias is not None:
+            zero = zero + 0.0 * head.bias.sum()
+        return zero if self.projection is None else zero + 0.0 * self.projection.weight.sum()
+
+
+def _width(draft: PreTrainedModel) -> int:
+    return head_of(draft).weight.shape[1]

@@ -73,6 +73,28 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
     assert "trainer=cpu" in refused("trainer=gpu")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["signal=sampled", "objective=jsd"], "use forward_kl"),
+        (["signal=sampled", "objective=total_variation"], "use forward_kl"),
+        (["signal=sampled", "objective=acceptance"], "use forward_kl"),
+        (["signal=sampled", "objective=reverse_kl"], "use forward_kl"),
+        (["signal=sampled", "objective=lk"], "use forward_kl"),
+        (["signal=top_k", "objective.hidden_match=0.2"], "signal=hidden"),
+        (["signal=top_k", "signal.temperature=2.0"], "make them equal"),
+        (["signal=top_k", "signal.k=0"], "at least 1"),
+        (["objective.weighting=much"], "none, entropy"),
+        (["pipeline=cache"], "signal=hidden"),
+        (["signal=hidden", "data.on_policy=0.5"], "signal=live"),
+        (["data.packing=true", "data.on_policy=0.5"], "data.packing=false"),
+        (["data.on_policy=1.5"], "0 to 1"),
+    ],
+)
+def test_signal_that_cannot_be_learnt_from(refused, arguments, remedy):
+    assert remedy in refused("pipeline=train", *arguments)
+
+
 def test_plan_needs_no_weights(distill, target, tmp_path, capsys):
     bare = tmp_path / "bare"
     shutil.copytree(target, bare, ignore=shutil.ignore_patterns("*.safetensors"))

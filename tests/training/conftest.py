@@ -1,7 +1,6 @@
 """A tiny pair of models, a data module of known rows, and one call that trains on them."""
 
 import itertools
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from distill.losses.fused import fused_linear_loss
 from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.teacher.live import LiveTeacher
 from distill.training import run
 from distill.training.callbacks.decoding import Decoding
+from distill.training.objective import Objective
 
 VOCABULARY = 96
 
@@ -100,7 +99,7 @@ def train(
         "draft": llama(16, seed=1),
         "teacher": LiveTeacher(llama(32, seed=0)),
         "datamodule": Windows(),
-        "objective": partial(fused_linear_loss, temperature=1.0),
+        "objective": Objective(),
         "optimizer": OptimizerConfig(lr=1e-2),
         "schedule": ScheduleConfig(),
         "trainer": TrainerConfig(accelerator="cpu", precision="32-true", checkpoints=2),

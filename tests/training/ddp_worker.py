@@ -1,7 +1,7 @@
 """One rank of a two-process training, or the one process it must equal.
 
-`python ddp_worker.py FOLDER` writes FOLDER/rank<n>.pt: the gradients each step's optimizer saw, the
-final weights and the result.
+`python ddp_worker.py FOLDER OBJECTIVE` writes FOLDER/rank<n>.pt: the gradients each step's
+optimizer saw, the final weights and the result.
 """
 
 import itertools
@@ -16,6 +16,7 @@ import torch
 
 from distill.schema import TrainerConfig
 from distill.training import module
+from distill.training.objective import Objective
 
 # Supervised tokens of the micro-batches, [window][rank]: other counts, other numbers of
 # micro-batches, a rank with nothing, and a window with nothing at all.
@@ -41,7 +42,14 @@ class RankWindows(tiny.Windows):
             ]
 
 
-def main(folder: Path) -> None:
+OBJECTIVES = {
+    "plain": Objective(),
+    "entropy": Objective(weighting="entropy", entropy_slope=1.0),
+    "hidden_match": Objective(hidden_match=0.5),
+}
+
+
+def main(folder: Path, objective: str) -> None:
     world = int(os.environ.get("WORLD_SIZE", 1))
     gradients: list[torch.Tensor] = []
     scale_and_clip = module.scale_and_clip
@@ -49,7 +57,8 @@ def main(folder: Path) -> None:
     def recorded(parameters: Any, scale: float, max_norm: float) -> float:
         parameters = list(parameters)
         norm = scale_and_clip(parameters, scale, max_norm)
-        gradients.append(torch.cat([p.grad.flatten() for p in parameters]))
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        gradients.append(torch.cat([gradient.flatten() for gradient in found]))
         return norm
 
     target = tiny.llama(32, seed=0)
@@ -72,6 +81,7 @@ def main(folder: Path) -> None:
             datamodule=RankWindows(),
             teacher=tiny.LiveTeacher(target),
             decoding=tiny.decoding(target),
+            objective=OBJECTIVES[objective],
         )
     weights = torch.cat([p.detach().flatten() for p in draft.parameters()])
     state = {"gradients": gradients, "weights": weights, "result": result}
@@ -79,4 +89,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

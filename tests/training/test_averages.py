@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from distill.data.datamodule import collate
+from distill.data.packing import collate_packed
 from distill.losses import forward_kl
 from distill.training import module
 from distill.training.gradients import scale_and_clip
@@ -93,3 +95,20 @@ def test_the_optimizer_sees_the_gradient_of_the_mean(tiny, tmp_path, monkeypatch
     torch.cat(losses).mean().backward()
     expected = torch.cat([p.grad.flatten() for p in draft.parameters()])
     torch.testing.assert_close(seen[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_packed_rows_train_like_rows_of_their_own(tiny, tmp_path, monkeypatch) -> None:
+    rows = [
+        {"input_ids": [5, 6, 7, 8], "prompt_length": 2},
+        {"input_ids": [9, 10], "prompt_length": 0},
+        {"input_ids": [11, 12, 13], "prompt_length": 1},
+    ]
+    batches = {
+        "plain": collate(rows, [0, 1, 2]),
+        "packed": collate_packed(rows, [0, 1, 2], "train", width=6),
+    }
+    found = [
+        one_step(tiny, tmp_path / name, monkeypatch, [[batch]], tokens=5)[1]
+        for name, batch in batches.items()
+    ]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5)

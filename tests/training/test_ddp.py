@@ -15,7 +15,7 @@ WORKER = Path(__file__).parent / "ddp_worker.py"
 pytestmark = pytest.mark.slow
 
 
-def start(folder: Path, rank: int, world: int, port: int) -> subprocess.Popen:
+def start(folder: Path, rank: int, world: int, port: int, objective: str) -> subprocess.Popen:
     folder.mkdir(parents=True, exist_ok=True)
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     if world > 1:
@@ -30,21 +30,25 @@ def start(folder: Path, rank: int, world: int, port: int) -> subprocess.Popen:
             "TORCHELASTIC_RUN_ID": "test",  # how Lightning knows that the processes exist already
         }
     with (folder / f"errors{rank}.txt").open("w") as errors:
-        return subprocess.Popen([sys.executable, str(WORKER), str(folder)], env=env, stderr=errors)
+        command = [sys.executable, str(WORKER), str(folder), objective]
+        return subprocess.Popen(command, env=env, stderr=errors)
 
 
 def read(folder: Path, rank: int = 0) -> dict[str, Any]:
     return torch.load(folder / f"rank{rank}.pt")
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+@pytest.fixture(scope="module", params=["plain", "entropy", "hidden_match"])
+def folders(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("ddp")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     one, two = root / "one", root / "two"
-    workers = [start(one, 0, 1, port), start(two, 0, 2, port), start(two, 1, 2, port)]
+    runs = [(one, 0, 1), (two, 0, 2), (two, 1, 2)]
+    workers = [start(*run, port, request.param) for run in runs]
     try:
         codes = [worker.wait(timeout=120) for worker in workers]
     finally:

@@ -3,6 +3,7 @@
 from distill.data.sources.code import CodeSource
 from distill.data.sources.hub import HubSource
 from distill.data.sources.jsonl import JsonlSource
+from distill.data.sources.mixture import MixtureSource
 from distill.data.sources.rows import Chat, Completion, Document, Problem, Row, Source
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Document",
     "HubSource",
     "JsonlSource",
+    "MixtureSource",
     "Problem",
     "Row",
     "Source",

@@ -42,7 +42,7 @@ Content = Document | Completion | Chat
 class Row:
     """group: rows of one group (a module, one prompt) never stand in two splits.
 
-    split: `train`, `validation` or `evaluation`.
+    split: `train`, `validation` or `evaluation`. part, weight: of a mixture.
     """
 
     id: str
@@ -50,6 +50,8 @@ class Row:
     group: str
     split: str
     content: Content
+    part: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)

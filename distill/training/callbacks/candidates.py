@@ -60,7 +60,7 @@ class Candidates(TrainingCallback):
             metrics: dict[str, Any] = {n: held_out[n] for n in ("kl", "alpha", "agreement")}
             if self._decoding is not None:
                 metrics["decoding"] = self._decoding.measure(trainer, module)
-            with module.clock.pause():
+            with module.clock.pause(), module.served_weights():
                 self._write(trainer, module, metrics)
 
     def state_dict(self) -> dict[str, Any]:

@@ -58,7 +58,11 @@ class HeldOut(TrainingCallback):
             self._work = list(self._prepare(trainer, module))
         meter = Meter()
         module.draft.eval()
-        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+        with (
+            torch.no_grad(),
+            module.served_weights(),
+            trainer.precision_plugin.val_step_context(),
+        ):
             for batch, positions, signal in self._work:
                 meter.add(module.held_out_sums(batch, positions, signal))
         module.draft.train()

@@ -1,0 +1,207 @@
+"""In which form the target's distribution is kept on disk: one class per form, `signal=` in a job.
+
+T tokens, D the target's width, V vocabulary, K kept tokens, N draws, E entries of all T tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from distill.errors import UserError
+from distill.losses.head import Head
+from distill.losses.sparse import Sampled, TopK, draw, keep_top_k
+from distill.teacher.signals import HiddenSignal, TeacherSignal
+
+Columns = dict[str, Tensor]
+"""What a shard holds of its tokens. Joining two shards is joining each tensor along its first axis.
+"""
+CHUNK = 256
+"""Tokens whose logits exist at one time."""
+FLOAT_BYTES = {"float16": 2, "float32": 4}
+ID_BYTES = 4
+
+
+class Codec(Protocol):
+    """The target's distributions as columns and back."""
+
+    def check(self) -> None:
+        """Raise UserError for arguments that cannot work."""
+        ...
+
+    def bytes_per_token(self, head: Head) -> int:
+        """On disk; of a codec whose tokens differ in size the most that one takes."""
+        ...
+
+    def encode(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
+        """Columns of the tokens whose head reads `hidden` [T, D]."""
+        ...
+
+    def take(self, columns: Columns, index: Tensor) -> Columns:
+        """Of one shard's tokens those at `index` [T], as columns with T rows each."""
+        ...
+
+    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+        """What the loss is given, from taken rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Live:
+    """No codec: the target runs beside the draft."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The head's input in the target's dtype: exact. The head is applied again while training."""
+
+    shard_tokens: int = 32768
+
+    def check(self) -> None:
+        _at_least_one("shard_tokens", self.shard_tokens)
+
+    def bytes_per_token(self, head: Head) -> int:
+        return head.weight.shape[1] * head.weight.element_size()
+
+    def encode(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
+        return {"hidden": hidden}
+
+    def take(self, columns: Columns, index: Tensor) -> Columns:
+        return {"hidden": columns["hidden"][index]}
+
+    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+        return HiddenSignal(rows["hidden"], head)
+
+
+@dataclass(frozen=True)
+class TopKTail:
+    """The k likeliest tokens and the mass of the rest, at the objective's temperature.
+
+    A lower bound of the divergence: what the draft does inside the tail is not seen.
+    """
+
+    k: int = 32
+    temperature: float = 1.0
+    dtype: str = "float16"
+    shard_tokens: int = 32768
+
+    def check(self) -> None:
+        _at_least_one("k", self.k)
+        _at_least_one("shard_tokens", self.shard_tokens)
+        _check_float(self.dtype)
+
+    def bytes_per_token(self, head: Head) -> int:
+        size = FLOAT_BYTES[self.dtype]
+        return self._kept(head) * (ID_BYTES + size) + size
+
+    def encode(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
+        dtype = getattr(torch, self.dtype)
+        parts = []
+        for part in hidden.split(CHUNK):
+            kept = keep_top_k(head.logits(part), self._kept(head), self.temperature)
+            parts.append(
+                {
+                    "ids": kept.ids.int(),
+                    "log_probs": kept.log_probs.to(dtype),
+                    "log_tail": kept.log_tail.to(dtype),
+                }
+            )
+        return join(parts)
+
+    def take(self, columns: Columns, index: Tensor) -> Columns:
+        return {name: column[index] for name, column in columns.items()}
+
+    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+        return TopK(rows["ids"], rows["log_probs"], rows["log_tail"], self.temperature)
+
+    def _kept(self, head: Head) -> int:
+        return min(self.k, head.weight.shape[0])
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Random draws, unbiased for forward KL: the distinct tokens drawn, with their weights.
+
+    proposal_temperature: above 1 draws rare tokens more often and weighs them less; see `draw`.
+    """
+
+    draws: int = 50
+    proposal_temperature: float = 1.0
+    temperature: float = 1.0
+    dtype: str = "float16"
+    shard_tokens: int = 32768
+
+    def check(self) -> None:
+        _at_least_one("draws", self.draws)
+        _at_least_one("shard_tokens", self.shard_tokens)
+        if not self.proposal_temperature > 0:
+            raise UserError(
+                f"signal.proposal_temperature is {self.proposal_temperature}; it must be above 0"
+            )
+        _check_float(self.dtype)
+
+    def bytes_per_token(self, head: Head) -> int:
+        return min(self.draws, head.weight.shape[0]) * (ID_BYTES + 2 * FLOAT_BYTES[self.dtype]) + 4
+
+    def encode(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
+        return join([self._entries(part, head, generator) for part in hidden.split(CHUNK)])
+
+    def _entries(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
+        """Columns ids, weights, log_probs [E], token after token, and counts [T] of each's."""
+        drawn = draw(
+            head.logits(hidden),
+            self.draws,
+            self.temperature,
+            generator,
+            proposal_temperature=self.proposal_temperature,
+        )
+        ids, order = drawn.ids.sort(-1)
+        first = torch.ones_like(ids, dtype=torch.bool)
+        first[:, 1:] = ids[:, 1:] != ids[:, :-1]
+        slot = first.cumsum(-1) - 1
+        weights = torch.zeros_like(drawn.weights).scatter_add_(
+            -1, slot, drawn.weights.gather(-1, order)
+        )
+        counts = first.sum(-1)
+        dtype = getattr(torch, self.dtype)
+        return {
+            "ids": ids[first].int(),
+            "weights": weights[_slots(counts, self.draws)].to(dtype),
+            "log_probs": drawn.log_probs.gather(-1, order)[first].to(dtype),
+            "counts": counts.int(),
+        }
+
+    def take(self, columns: Columns, index: Tensor) -> Columns:
+        """Padded to `draws` slots: weight 0, log p −inf."""
+        counts = columns["counts"].long()
+        begins = counts.cumsum(0) - counts
+        kept = _slots(counts[index], self.draws)
+        entry = (begins[index, None] + torch.arange(self.draws)).masked_fill(~kept, 0)
+        return {
+            "ids": columns["ids"][entry],
+            "weights": columns["weights"][entry].masked_fill(~kept, 0.0),
+            "log_probs": columns["log_probs"][entry].masked_fill(~kept, -torch.inf),
+        }
+
+    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+        return Sampled(rows["ids"], rows["weights"], rows["log_probs"], self.temperature)
+
+
+def join(parts: list[Columns]) -> Columns:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _slots(counts: Tensor, width: int) -> Tensor:
+    """[T] → bool [T, width]: true in the first counts[t] slots of t."""
+    return torch.arange(width, device=counts.device) < counts[:, None]
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"signal.{name} is {value}; keep at least 1")
+
+
+def _check_float(dtype: str) -> None:
+    if dtype not in FLOAT_BYTES:
+        raise UserError(f"signal.dtype is {dtype}; use one of {', '.join(FLOAT_BYTES)}")

@@ -1,0 +1,139 @@
+"""What the draft minimises, whatever the form of the teacher's signal.
+
+T supervised tokens of the micro-batch, d the draft's width, D the target's, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from distill.errors import UserError
+from distill.losses.divergence import check_temperature
+from distill.losses.entropy import head_entropy, sparse_entropy
+from distill.losses.fused import fused_linear_loss
+from distill.losses.fused_sparse import fused_sparse_loss
+from distill.losses.head import Head
+from distill.losses.kernels import Divergence
+from distill.losses.mixture import Mixture, as_divergence
+from distill.losses.sparse import check_sampled
+from distill.teacher.codecs import Hidden, Live, Samples
+from distill.teacher.signals import HiddenSignal, TeacherSignal
+
+WEIGHTINGS = ("none", "entropy")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A divergence, its tokens' weights and what comes before it.
+
+    divergence: a name, or {name: weight}. beta is jsd's, eta lk's. temperature: of both sides.
+    chunk_size: tokens whose logits exist at one time. compiled: torch.compile the loss.
+    weighting: `entropy` multiplies a token's loss by exp(entropy_slope · H(p)): below 0 the draft
+    learns first what the target is sure of, above 0 what it hesitates over.
+    hidden_match: share of the budget at its start in which the draft's states, through a learned
+    linear map, regress the target's instead.
+    """
+
+    divergence: str | Mapping[str, float] = "forward_kl"
+    beta: float = 0.5
+    eta: float = 3.0
+    temperature: float = 1.0
+    chunk_size: int = 512
+    compiled: bool = False
+    weighting: str = "none"
+    entropy_slope: float = -0.5
+    hidden_match: float = 0.0
+
+    @property
+    def function(self) -> Divergence:
+        return as_divergence(self.divergence, beta=self.beta, eta=self.eta)
+
+    def check(self, codec: object) -> None:
+        """Refuse what cannot be minimised with this form of the signal.
+
+        Raises:
+            UserError: naming the remedy.
+        """
+        check_temperature(self.temperature)
+        if self.weighting not in WEIGHTINGS:
+            raise UserError(
+                f"objective.weighting is {self.weighting}; use one of {', '.join(WEIGHTINGS)}"
+            )
+        if not 0.0 <= self.hidden_match < 1.0:
+            raise UserError(f"objective.hidden_match is {self.hidden_match}; use 0 <= share < 1")
+        if isinstance(codec, Samples):
+            check_sampled(self.function)
+        if not isinstance(codec, Live | Hidden):
+            self._check_sparse(codec)
+
+    def __call__(
+        self,
+        hidden: Tensor,
+        head: Head,
+        signal: TeacherSignal,
+        labels: Tensor,
+        *,
+        vocabulary_size: int,
+        compute_dtype: torch.dtype | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss SUM and metric sums of the draft's states [T, d]; labels [T] are the next tokens.
+
+        With a weighting the sums have a `weight`, by which their divergence is to be divided.
+        """
+        function = self.function
+        weights = None if self.weighting == "none" else self.weights(signal)
+        if isinstance(signal, HiddenSignal):
+            wants_labels = isinstance(function, Mixture) and function.label_weight
+            loss, sums = fused_linear_loss(
+                hidden,
+                head,
+                signal.hidden,
+                signal.head,
+                divergence=function,
+                temperature=self.temperature,
+                labels=labels if wants_labels else None,
+                weights=weights,
+                chunk_size=self.chunk_size,
+                vocabulary_size=vocabulary_size,
+                compute_dtype=compute_dtype,
+                compiled=self.compiled,
+            )
+        else:
+            loss, sums = fused_sparse_loss(
+                hidden,
+                head,
+                signal,
+                divergence=function,
+                weights=weights,
+                chunk_size=self.chunk_size,
+                vocabulary_size=vocabulary_size,
+                compute_dtype=compute_dtype,
+            )
+        return loss, sums if weights is None else sums | {"weight": weights.sum()}
+
+    def weights(self, signal: TeacherSignal) -> Tensor:
+        """exp(entropy_slope · H(p)), [T]."""
+        if isinstance(signal, HiddenSignal):
+            nats = head_entropy(signal.hidden, signal.head, self.temperature, self.chunk_size)
+        else:
+            nats = sparse_entropy(signal)
+        return torch.exp(self.entropy_slope * nats)
+
+    def _check_sparse(self, codec: object) -> None:
+        if self.hidden_match:
+            raise UserError(
+                "objective.hidden_match needs the target's hidden states: use signal=hidden or "
+                "signal=live"
+            )
+        if isinstance(self.function, Mixture) and self.function.label_weight:
+            raise UserError(
+                "a mixture with cross_entropy needs the whole distribution: use signal=hidden or "
+                "signal=live"
+            )
+        if vars(codec)["temperature"] != self.temperature:
+            raise UserError(
+                f"signal.temperature is {vars(codec)['temperature']} and objective.temperature "
+                f"{self.temperature}: a sparse signal cannot be softened later, make them equal"
+            )

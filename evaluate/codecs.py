@@ -1,0 +1,142 @@
+"""What a cached signal costs in the draft's gradient, against the exact one on the same batches.
+
+B rows, S tokens a row, T supervised tokens of a batch, P parameters of the draft.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from distill.losses.reduce import gradient_scale
+from distill.teacher.codecs import Codec
+from distill.teacher.live import LiveTeacher
+from distill.teacher.signals import HiddenSignal, TeacherSignal, predicting_positions
+from distill.training.objective import Objective
+from distill.training.student import Student
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """A codec's gradient beside the exact one, both means per token over all batches.
+
+    bytes_per_token: stored, measured. angle: degrees between the two, of one encoding. bias_angle
+    and norm_ratio: of the mean over all encodings, whose own noise is `noise` / √repetitions.
+    noise: root mean square deviation of an encoding's gradient from that mean, in lengths of the
+    exact gradient.
+    """
+
+    codec: str
+    bytes_per_token: float
+    angle: float
+    bias_angle: float
+    norm_ratio: float
+    noise: float
+    repetitions: int
+
+
+def compare_codecs(
+    draft: PreTrainedModel,
+    teacher: LiveTeacher,
+    batches: Sequence[Batch],
+    codecs: Mapping[str, Codec],
+    objective: Objective,
+    vocabulary_size: int,
+    *,
+    repetitions: int = 4,
+    seed: int = 0,
+) -> list[Fidelity]:
+    """One line per codec. `repetitions`: encodings with other random numbers, at least 2.
+
+    The draft's own weights are not changed; its gradients are.
+    """
+    student = Student(draft, vocabulary_size, None)
+    work: list[tuple[Batch, Tensor, HiddenSignal]] = []
+    for batch in batches:
+        positions = predicting_positions(batch["supervised"])
+        work.append((batch, positions, teacher.signal(batch, positions)))
+    exact = _gradient(student, objective, work)
+    found = []
+    for name, codec in codecs.items():
+        moments, bytes_per_token = _Moments(exact), 0.0
+        for repetition in range(repetitions):
+            encoded = _Encoded(codec, teacher, seed + repetition)
+            coded = ((batch, at, encoded(signal.hidden)) for batch, at, signal in work)
+            moments.add(_gradient(student, objective, coded))
+            bytes_per_token = encoded.bytes_per_token
+        found.append(moments.fidelity(name, bytes_per_token))
+    return found
+
+
+class _Encoded:
+    """A codec applied and undone, counting bytes."""
+
+    def __init__(self, codec: Codec, teacher: LiveTeacher, seed: int):
+        self._codec, self._head = codec, teacher.head
+        self._generator = torch.Generator(self._head.weight.device).manual_seed(seed)
+        self._bytes = self._tokens = 0
+
+    def __call__(self, hidden: Tensor) -> TeacherSignal:
+        columns = self._codec.encode(hidden, self._head, self._generator)
+        self._bytes += sum(column.nbytes for column in columns.values())
+        self._tokens += len(hidden)
+        index = torch.arange(len(hidden), device=hidden.device)
+        return self._codec.signal(self._codec.take(columns, index), self._head)
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self._bytes / self._tokens
+
+
+class _Moments:
+    """First and second moments of gradients [P], without keeping the gradients."""
+
+    def __init__(self, exact: Tensor):
+        self._exact = exact
+        self._total = torch.zeros_like(exact)
+        self._squares = self._angles = 0.0
+        self._count = 0
+
+    def add(self, gradient: Tensor) -> None:
+        self._total += gradient
+        self._squares += gradient.square().sum().item()
+        self._angles += _angle(gradient, self._exact)
+        self._count += 1
+
+    def fidelity(self, name: str, bytes_per_token: float) -> Fidelity:
+        n, length = self._count, self._exact.norm().item()
+        mean = self._total / n
+        variance = (self._squares - n * mean.square().sum().item()) / max(n - 1, 1)
+        return Fidelity(
+            codec=name,
+            bytes_per_token=bytes_per_token,
+            angle=self._angles / n,
+            bias_angle=_angle(mean, self._exact),
+            norm_ratio=mean.norm().item() / length,
+            noise=math.sqrt(max(variance, 0.0)) / length,
+            repetitions=n,
+        )
+
+
+def _gradient(
+    student: Student, objective: Objective, work: Iterable[tuple[Batch, Tensor, TeacherSignal]]
+) -> Tensor:
+    """The gradient [P] of the loss's mean per supervised token over all batches."""
+    student.zero_grad(set_to_none=True)
+    tokens = 0
+    for batch, positions, signal in work:
+        student(batch, positions, signal, objective)[0].backward()
+        tokens += positions.numel()
+    parts = [p.grad.double().flatten() for p in student.parameters() if p.grad is not None]
+    return torch.cat(parts) * (gradient_scale(tokens) or 0.0)
+
+
+def _angle(one: Tensor, other: Tensor) -> float:
+    """Degrees."""
+    half = (one / one.norm() - other / other.norm()).norm() / 2  # accurate for small angles
+    return math.degrees(2 * math.asin(min(1.0, half.item())))

@@ -1,0 +1,65 @@
+"""Exact codecs agree, the tail is biased, draws are noisy but not biased."""
+
+import math
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from distill.evaluate.codecs import _Moments, compare_codecs
+from distill.teacher.codecs import Hidden, Samples, TopKTail
+from distill.teacher.live import LiveTeacher
+from distill.training.objective import Objective
+
+
+def llama(width: int, seed: int) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=40,
+        hidden_size=width,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        initializer_range=0.3,
+    )
+    return LlamaForCausalLM(config)
+
+
+def test_codecs_against_the_exact_gradient() -> None:
+    batches = []
+    for _ in range(2):
+        supervised = torch.ones(2, 12, dtype=torch.bool)
+        batches.append({"input_ids": torch.randint(0, 40, (2, 12)), "supervised": supervised})
+    codecs = {
+        "hidden": Hidden(),
+        "all": TopKTail(k=40, dtype="float32"),
+        "two": TopKTail(k=2),
+        "draws": Samples(draws=4),
+        "many": Samples(draws=64),
+    }
+    teacher = LiveTeacher(llama(16, 0))
+    found = compare_codecs(llama(8, 1), teacher, batches, codecs, Objective(), 40, repetitions=12)
+    lines = {one.codec: one for one in found}
+    for name in ("hidden", "all"):
+        assert lines[name].angle < 0.05
+        assert lines[name].norm_ratio == pytest.approx(1.0, abs=1e-4)
+    assert lines["hidden"].bytes_per_token == 64
+    assert lines["two"].bytes_per_token == 2 * 6 + 2
+    assert lines["two"].noise < 1e-5
+    assert lines["two"].bias_angle > 5  # not seeing the tail costs direction
+    assert lines["two"].bias_angle == pytest.approx(lines["two"].angle, abs=1e-3)
+    # Sixteen times the draws: a quarter of the noise; and averaging takes noise, not bias.
+    assert lines["draws"].noise / lines["many"].noise == pytest.approx(4, rel=0.35)
+    assert lines["draws"].bias_angle < 0.6 * lines["draws"].angle
+
+
+def test_moments_by_hand() -> None:
+    """Gradients (2, 1) and (2, −1) around the exact (1, 0): mean (2, 0), deviation √2."""
+    moments = _Moments(torch.tensor([1.0, 0.0], dtype=torch.double))
+    moments.add(torch.tensor([2.0, 1.0], dtype=torch.double))
+    moments.add(torch.tensor([2.0, -1.0], dtype=torch.double))
+    found = moments.fidelity("x", 1.0)
+    assert found.norm_ratio == pytest.approx(2.0)
+    assert found.bias_angle == pytest.approx(0.0)
+    assert found.angle == pytest.approx(math.degrees(math.atan(0.5)))
+    assert found.noise == pytest.approx(math.sqrt(2))  # unbiased: (1 + 1) / (2 − 1)

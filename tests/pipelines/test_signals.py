@@ -1,0 +1,59 @@
+"""A job with a cached signal: the same training, without the target."""
+
+import json
+
+import pytest
+
+from distill.pipelines import cache, inputs, train
+
+
+@pytest.fixture
+def last_metrics(tmp_path):
+    def read() -> list[dict]:
+        found = (tmp_path / "outputs" / "artifacts" / "train").glob("*/candidates/*/metrics.json")
+        return sorted((json.loads(path.read_text()) for path in found), key=lambda m: m["tokens"])
+
+    return read
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """Which stage loaded the target, in order."""
+    seen = []
+
+    def counted(name, original):
+        return lambda cfg: (seen.append(name), original(cfg))[1]
+
+    for module in (cache, train):
+        name = module.__name__.split(".")[-1]
+        monkeypatch.setattr(
+            module, "load_configured_target", counted(name, inputs.load_configured_target)
+        )
+    return seen
+
+
+def test_hidden_signal_trains_like_the_live_one_without_the_target(distill, last_metrics, loads):
+    distill("pipeline=train", "draft=scratch")
+    distill("pipeline=train", "draft=scratch", "signal=hidden")
+    assert loads == ["train", "cache"]
+    first, second = last_metrics()[-2:]
+    assert first["tokens"] == second["tokens"]
+    assert first["kl"] == pytest.approx(second["kl"], rel=1e-4)
+    assert first["alpha"] == pytest.approx(second["alpha"], rel=1e-4)
+
+    distill("pipeline=train", "draft=scratch", "signal=hidden")  # up to date
+    assert loads == ["train", "cache"]
+
+
+@pytest.mark.parametrize("signal", ["top_k", "sampled"])
+def test_sparse_signals_train(distill, last_metrics, loads, signal):
+    distill("pipeline=train", "draft=scratch", f"signal={signal}", "signal.shard_tokens=100")
+    first, last = last_metrics()
+    assert last["kl"] < first["kl"]
+    assert loads == ["cache"]
+
+
+def test_a_draft_made_from_the_target_still_gets_it(distill, last_metrics, loads):
+    distill("pipeline=train", "signal=top_k", "draft.init=svd")
+    assert loads == ["cache", "train"]
+    assert last_metrics()

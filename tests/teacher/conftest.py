@@ -1,0 +1,49 @@
+"""A tiny target and a corpus whose rows differ in length and prompt."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from distill.data.corpus import SPLITS, save_corpus, to_dataset
+from distill.data.encode import Example
+
+VOCABULARY = 40
+LENGTHS = [9, 4, 12, 3, 7, 12, 5, 2, 11, 6]
+"""The row of length 2 has a prompt of 2: nothing to learn."""
+
+
+def make_target(dtype: torch.dtype = torch.float32, **changes: object) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.3,
+        **changes,  # type: ignore[arg-type]
+    )
+    return LlamaForCausalLM(config).to(dtype)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def target() -> Callable[..., LlamaForCausalLM]:
+    return make_target
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    splits = {name: [] for name in SPLITS}
+    for split, count in (("train", len(LENGTHS)), ("validation", 3)):
+        for row, length in enumerate(LENGTHS[:count]):
+            ids = generator.integers(0, VOCABULARY, length).astype(np.int32)
+            splits[split].append(Example(f"{split}{row}", "d", ids, row % 4 if length > 2 else 2))
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    save_corpus({name: to_dataset(found) for name, found in splits.items()}, folder)
+    return folder

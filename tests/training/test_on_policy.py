@@ -1,0 +1,121 @@
+"""The draft's own answers in place of a share of the rows, the same after a restart."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from distill.data.datamodule import collate
+from distill.schema import TrainerConfig
+from distill.speculative import Sampling, decode
+from distill.training.on_policy import OnPolicy
+
+EOS = 7
+
+
+def rows(count: int = 4) -> dict[str, torch.Tensor]:
+    """Even rows have a prompt of 3 ids; odd ones are all answer. Lengths 10, 8, 10, 8."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for n in range(count):
+        ids = torch.randint(8, 96, (10 - 2 * (n % 2),), generator=generator)
+        found.append({"input_ids": ids, "prompt_length": 3 * (1 - n % 2)})
+    return collate(found, list(range(count)))
+
+
+def policy(share: float = 1.0, **changes) -> OnPolicy:
+    settings = {"prompt_tokens": 5, "eos_token_ids": (EOS,), "vocabulary_size": 96} | changes
+    return OnPolicy(share, **settings)
+
+
+def test_answers_are_the_drafts_and_marks_follow_them(tiny) -> None:
+    draft, batch = tiny.llama(16, seed=1), rows()
+    (fresh,) = policy().window(draft, [batch], 3)
+    starts, lengths = [3, 5, 3, 5], [10, 8, 10, 8]
+    for line, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        prompt = batch["input_ids"][line, :start]
+        assert torch.equal(fresh["input_ids"][line, :start], prompt)
+        (answer,) = decode(
+            draft,
+            [prompt.tolist()],
+            sampling=Sampling(temperature=1.0),
+            max_new_tokens=length - start,
+            eos_token_ids=(EOS,),
+            row_ids=[policy()._stream(3, line)],
+        ).tokens
+        end = start + len(answer)
+        assert fresh["input_ids"][line, start:end].tolist() == answer
+        assert fresh["supervised"][line].nonzero().flatten().tolist() == list(range(start, end))
+        assert fresh["attention_mask"][line].sum() == end
+    assert not torch.equal(fresh["input_ids"], batch["input_ids"])
+
+
+def test_an_answer_that_ends_early_supervises_its_end_and_no_more(tiny) -> None:
+    draft = tiny.llama(16, seed=1, tie_word_embeddings=False)
+    with torch.no_grad():
+        draft.model.norm.weight.zero_()  # all ids alike: an end comes soon
+    every = tuple(range(0, 96, 2))
+    (fresh,) = policy(eos_token_ids=every).window(draft, [rows(8)], 0)
+    for line in range(8):
+        marked = fresh["supervised"][line].nonzero().flatten()
+        ends = [int(i) for i in marked if int(fresh["input_ids"][line, i]) in every]
+        assert len(ends) <= 1
+        assert not ends or ends[0] == int(marked[-1])
+        assert not fresh["input_ids"][line, int(marked[-1]) + 1 :].any()
+
+
+def test_share_of_rows_by_lot(tiny) -> None:
+    draft, batch = tiny.llama(16, seed=1), rows(40)
+    (none,) = policy(0.0).window(draft, [batch], 0)
+    assert torch.equal(none["input_ids"], batch["input_ids"])
+    (some,), (other,) = (policy(0.3).window(draft, [batch], n) for n in (0, 1))
+    changed = [(x["input_ids"] != batch["input_ids"]).any(-1) for x in (some, other)]
+    assert 5 <= changed[0].sum() <= 20
+    assert not torch.equal(changed[0], changed[1])
+
+
+def test_the_draft_answers_with_the_weights_it_has_now(tiny) -> None:
+    draft, batch = tiny.llama(16, seed=1), rows()
+    policy().window(draft, [batch], 0)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.mul_(-0.7)
+    (after,) = policy().window(draft, [batch], 0)
+    other = tiny.llama(16, seed=2)
+    other.load_state_dict(draft.state_dict())
+    (expected,) = policy().window(other, [batch], 0)
+    assert torch.equal(after["input_ids"], expected["input_ids"])
+
+
+def test_training_goes_on_bit_for_bit(tiny, tmp_path, monkeypatch) -> None:
+    config = TrainerConfig(
+        accelerator="cpu", precision="32-true", checkpoints=2, resume_every_seconds=0.0
+    )
+
+    resumed = []
+
+    class Stopped(tiny.Windows):  # a checkpoint knows the data module by its class
+        def on_before_batch_transfer(self, batch, dataloader_idx):
+            if self.position == 5 and not resumed:
+                raise InterruptedError
+            return super().on_before_batch_transfer(batch, dataloader_idx)
+
+    def train(name, datamodule):
+        return tiny.train(
+            tmp_path / name,
+            monkeypatch,
+            on_policy=policy(0.5, prompt_tokens=2),
+            datamodule=datamodule,
+            trainer=config,
+        )[0]
+
+    whole = train("whole", tiny.Windows())
+    with pytest.raises(InterruptedError):
+        train("parts", Stopped())
+    resumed.append(True)
+    torch.manual_seed(5)
+    parts = train("parts", Stopped())
+    assert parts["train_tokens"] == whole["train_tokens"]
+    for one, two in zip(whole["candidates"], parts["candidates"], strict=True):
+        first, second = (torch.load(Path(path) / "weights.pt") for path in (one, two))
+        assert all(torch.equal(first[name], second[name]) for name in first)
