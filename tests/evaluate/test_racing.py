@@ -79,14 +79,14 @@ def test_a_screened_race_of_eight_checkpoints_costs_a_third_and_names_the_same(s
 
 
 def test_passes_by_hand(measurement) -> None:
-    # plain 60 + 60 over two units; a: 20 + 30; b left after 40; c was screened out: as a and b
+    # plain 60 + 60 over two units; b left after 20, so 40 over both; c was screened out: it is
+    # taken to cost what a (50 over two units) and b cost on average
     rows = [
         measurement("p0"), measurement("p1"),
         measurement("p0", "a", 2, passes=20), measurement("p1", "a", 2, passes=30),
-        measurement("p0", "b", 2, passes=40),
+        measurement("p0", "b", 2, passes=20),
     ]  # fmt: skip
-    arms = [Arm(name, 2) for name in "abc"]
-    assert passes(rows, arms) == (210, 2 * (60 + 25 + 40 + (25 + 40) / 2))
+    assert passes(rows, [Arm("b", 2), Arm("c", 2)]) == (190, 120 + 40 + (50 + 40) / 2)
 
 
 def test_who_left_the_race_is_no_champion(simulated) -> None:
