@@ -42,7 +42,8 @@ def test_muon_takes_the_matrices_and_leaves_the_rest(tiny) -> None:
 
 
 def test_each_group_keeps_its_own_full_rate(tiny) -> None:
-    optimizers = build_optimizers(tiny.llama(16, seed=0), OptimizerConfig(lr=0.1, muon=True))
+    config = OptimizerConfig(lr=0.1, muon=True, muon_lr=0.01)
+    optimizers = build_optimizers(tiny.llama(16, seed=0), config)
     scale_learning_rates(optimizers, 0.5)
     scale_learning_rates(optimizers, 0.25)
     assert [o.param_groups[0]["lr"] for o in optimizers] == [0.01 * 0.25, 0.1 * 0.25]
