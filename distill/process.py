@@ -1,9 +1,10 @@
 """Settings of this process that libraries read when they are imported; so they come first.
 
-On CPU those of the C libraries below torch decide more than any code of ours. A machine with another
-busy process: a forward pass of 256 tokens through a 135M model on 2 threads took 6.5 to 12.5 s with
-OpenMP's default of spinning at barriers, 0.44 s without. Multiplying a fresh 50 MB buffer took 50 ms
-with glibc's default of mapping large blocks anew each time, 21 ms without. One run each.
+On CPU those of the C libraries below torch decide more than any code of ours. A machine with
+another busy process: a forward pass of 256 tokens through a 135M model on 2 threads took 6.5 to
+12.5 s with OpenMP's default of spinning at barriers, 0.44 s without. Multiplying a fresh 50 MB
+buffer took 50 ms with glibc's default of mapping large blocks anew each time, 21 ms without. One
+run each.
 """
 
 import ctypes

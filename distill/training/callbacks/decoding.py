@@ -73,7 +73,7 @@ class Decoding(TrainingCallback):
         """
         windows = module.clock.spent.windows
         if self._measured is None or self._measured[0] != windows:
-            with module.clock.stopped():
+            with module.clock.stopped(), module.served_weights():
                 draft = whole_draft(module.draft, trainer.strategy)
                 found = self._measure(draft) if trainer.is_global_zero else None
                 values: dict[str, float] = trainer.strategy.broadcast(found)  # pyright: ignore
