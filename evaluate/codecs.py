@@ -63,12 +63,13 @@ def compare_codecs(
     exact = _gradient(student, objective, work)
     found = []
     for name, codec in codecs.items():
-        moments = _Moments(exact)
+        moments, sizes = _Moments(exact), 0.0
         for repetition in range(repetitions):
             encoded = _Encoded(codec, teacher, seed + repetition)
             coded = ((batch, at, encoded(signal.hidden)) for batch, at, signal in work)
             moments.add(_gradient(student, objective, coded))
-        found.append(moments.fidelity(name, encoded.bytes_per_token))
+            sizes += encoded.bytes_per_token / repetitions
+        found.append(moments.fidelity(name, sizes))
     return found
 
 

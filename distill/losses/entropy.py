@@ -21,7 +21,7 @@ def head_entropy(
     hidden: Tensor, head: Head, temperature: float = 1.0, chunk_size: int = 512
 ) -> Tensor:
     """The same of head(hidden), whose logits never exist for all T tokens: [T, D] → [T]."""
-    parts = hidden.split(chunk_size)
+    parts = [hidden[n : n + chunk_size] for n in range(0, len(hidden), chunk_size)]
     return torch.cat([entropy(head.logits(part), temperature) for part in parts])
 
 
