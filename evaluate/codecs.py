@@ -68,8 +68,8 @@ def compare_codecs(
             encoded = _Encoded(codec, teacher, seed + repetition)
             coded = ((batch, at, encoded(signal.hidden)) for batch, at, signal in work)
             moments.add(_gradient(student, objective, coded))
-            sizes += encoded.bytes_per_token / repetitions
-        found.append(moments.fidelity(name, sizes))
+            sizes += encoded.bytes_per_token
+        found.append(moments.fidelity(name, sizes / repetitions))
     return found
 
 
