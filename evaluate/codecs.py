@@ -63,13 +63,13 @@ def compare_codecs(
     exact = _gradient(student, objective, work)
     found = []
     for name, codec in codecs.items():
-        moments, bytes_per_token = _Moments(exact), 0.0
+        moments, sizes = _Moments(exact), 0.0
         for repetition in range(repetitions):
             encoded = _Encoded(codec, teacher, seed + repetition)
             coded = ((batch, at, encoded(signal.hidden)) for batch, at, signal in work)
             moments.add(_gradient(student, objective, coded))
-            bytes_per_token = encoded.bytes_per_token
-        found.append(moments.fidelity(name, bytes_per_token))
+            sizes += encoded.bytes_per_token
+        found.append(moments.fidelity(name, sizes / repetitions))
     return found
 
 

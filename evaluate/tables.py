@@ -116,7 +116,7 @@ def decoding_table(lines: Sequence[Line]) -> Table:
     return view
 
 
-def as_text(table: Table, width: int = 132) -> str:
+def as_text(table: Table, width: int = 138) -> str:
     """The table as plain text, the same in a file as on any terminal."""
     with Console(file=io.StringIO(), width=width) as console, console.capture() as captured:
         console.print(table)

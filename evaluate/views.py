@@ -39,7 +39,7 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
         title=f"Speculative against plain decoding, same engine and prompts: "
         f"{load.sampling_name}, batch {load.batch_size}"
     )
-    view.add_column("draft", overflow="fold")
+    view.add_column("draft", overflow="fold", min_width=18)
     for heading in (
         "k",
         "alpha",

@@ -21,9 +21,8 @@ def head_entropy(
     hidden: Tensor, head: Head, temperature: float = 1.0, chunk_size: int = 512
 ) -> Tensor:
     """The same of head(hidden), whose logits never exist for all T tokens: [T, D] → [T]."""
-    starts = range(0, len(hidden), chunk_size)
-    parts = (head.logits(hidden[start : start + chunk_size]) for start in starts)
-    return torch.cat([entropy(part, temperature) for part in parts])
+    parts = [hidden[n : n + chunk_size] for n in range(0, len(hidden), chunk_size)]
+    return torch.cat([entropy(head.logits(part), temperature) for part in parts])
 
 
 def sparse_entropy(signal: TopK | Sampled) -> Tensor:

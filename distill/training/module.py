@@ -108,9 +108,10 @@ class DistillModule(lightning.LightningModule):
         """Accumulate a window, agree on its tokens with the other ranks, step if there were any."""
         if self._on_policy is not None:
             window = self._on_policy.window(self.draft, window, self.clock.spent.windows)
+        matching = self.matching
         facts = self._agree(*self._accumulate(window))
         self.clock.advance(facts.tokens, facts.seconds)
-        norm = self._step(facts.weight) if facts.tokens else 0.0
+        norm = self._step(facts.weight, matching) if facts.tokens else 0.0
         for optimizer in self._optimizers():
             optimizer.zero_grad(set_to_none=True)
         if self.clock.spent.windows % LOG_EVERY_WINDOWS == 0:
@@ -175,11 +176,13 @@ class DistillModule(lightning.LightningModule):
         self.stopping = facts[2] > 0
         return _Facts(int(facts[0]), facts[1], facts[3])
 
-    def _step(self, weight: float) -> float:
+    def _step(self, weight: float, matching: bool) -> float:
         """Turn summed gradients into weighted means, clip, step; return the norm before clipping.
 
         DDP and FSDP hand out the mean over ranks of the ranks' sums, hence the world size.
         """
+        for parameter in self.student.left_out(matching):
+            parameter.grad = None
         norm = scale_and_clip(
             self.student.parameters(), self.trainer.world_size / weight, self._gradient_clip
         )

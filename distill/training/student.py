@@ -73,6 +73,19 @@ class Student(nn.Module):
         sums = {"mismatch": values.sum().detach(), "tokens": torch.tensor(float(len(values)))}
         return values.sum(), sums
 
+    def left_out(self, matching: bool) -> list[Tensor]:
+        """What a phase does not train: the head while matching, then the map.
+
+        Where ranks exchange gradients these get zeros, which an optimizer must not count as a step.
+        """
+        if self.projection is None:
+            return []
+        if not matching:
+            return [self.projection.weight]
+        tied = {id(p) for p in self.draft.get_input_embeddings().parameters()}
+        head = head_of(self.draft)
+        return [p for p in (head.weight, head.bias) if p is not None and id(p) not in tied]
+
     def _unused(self) -> Tensor:
         """A zero connected to what a loss may leave out: the head, or the map."""
         head = head_of(self.draft)

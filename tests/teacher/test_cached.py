@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from distill.data.corpus import load_corpus
-from distill.data.datamodule import CorpusDataModule
+from distill.data.datamodule import CorpusDataModule, Rows
 from distill.errors import UserError
 from distill.losses import forward_kl
 from distill.losses.sparse import TopK, sampled_divergence, top_k_divergence
@@ -48,6 +48,17 @@ def train_batches(corpus, windows=12):
 
 def logits_of(signal):
     return signal.head.logits(signal.hidden)
+
+
+def test_rows_of_several_shards_come_in_the_order_of_the_batch(corpus, target, cached) -> None:
+    live = LiveTeacher(target())
+    teacher, _ = cached(live, Hidden())
+    rows = Rows(load_corpus(corpus)["train"], "train")
+    batch = rows.batch([7, 0, 5, 2])
+    positions = predicting_positions(batch["supervised"])
+    torch.testing.assert_close(
+        teacher.signal(batch, positions).hidden, live.signal(batch, positions).hidden
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -14,6 +14,8 @@ from distill.losses.matching import mismatch
 from distill.losses.sparse import draw, keep_top_k
 from distill.schema import OptimizerConfig, TrainerConfig
 from distill.teacher.signals import HiddenSignal
+from distill.training import module
+from distill.training.gradients import scale_and_clip
 from distill.training.meter import Meter
 from distill.training.objective import Objective
 
@@ -88,11 +90,20 @@ def test_micro_batches_equal_one_batch(tiny, tmp_path, monkeypatch, objective) -
     """The weights' sum is of the whole window, so a token counts the same beside any other."""
     rows = [tiny.micro_batch(1, [tiny.marks(1)]), tiny.micro_batch(2, [tiny.marks(3)])]
     both = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    scales = []
+
+    def recorded(parameters, scale, max_norm):
+        scales.append(scale)
+        return scale_and_clip(parameters, scale, max_norm)
+
+    monkeypatch.setattr(module, "scale_and_clip", recorded)
     cut, whole = (
         step(tiny, tmp_path / name, monkeypatch, windows, 4, objective=objective)
         for name, windows in (("cut", [rows]), ("whole", [[both]]))
     )
     torch.testing.assert_close(cut, whole, rtol=0, atol=1e-5)
+    assert scales[0] == pytest.approx(scales[1])
+    assert (scales[0] == 0.25) == (objective.weighting == "none")
 
 
 def test_mismatch_by_hand() -> None:
