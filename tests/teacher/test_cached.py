@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from distill.data.corpus import load_corpus
-from distill.data.datamodule import CorpusDataModule, Rows
+from distill.data.datamodule import CorpusDataModule, Rows, unsupervised
 from distill.errors import UserError
 from distill.losses import forward_kl
 from distill.losses.sparse import TopK, sampled_divergence, top_k_divergence
@@ -138,6 +138,16 @@ def test_draws_are_the_rows_own_whatever_shard_is_read_first(corpus, target, cac
         for row in rows.unique().tolist():
             ids = signal.ids[rows == row]
             assert torch.equal(seen.setdefault(row, ids), ids)
+
+
+def test_a_batch_without_a_token_has_empty_columns(corpus, target, cached) -> None:
+    """A rank with one validation batch fewer than another runs one that supervises nothing."""
+    teacher, _ = cached(LiveTeacher(target()), Samples(draws=2))
+    train, validation = train_batches(corpus)
+    for batch in (train[0], validation[0]):
+        batch = unsupervised(batch)
+        signal = teacher.signal(batch, predicting_positions(batch["supervised"]))
+        assert len(signal.hidden if isinstance(signal, HiddenSignal) else signal.ids) == 0
 
 
 def test_validation_is_exact_whatever_the_codec(corpus, target, cached) -> None:
