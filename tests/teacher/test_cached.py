@@ -209,3 +209,18 @@ def test_a_disk_too_small_is_refused_before_the_target_runs(target, cached, monk
     monkeypatch.setattr(live, "signal", None)
     with pytest.raises(UserError, match="signal=top_k"):
         cached(live, Hidden())
+
+
+@pytest.mark.parametrize("codec", [Hidden(), TopKTail(k=2), Samples(draws=3)])
+def test_columns_are_taken_where_they_lie(codec) -> None:
+    """`pipeline=codecs` takes them on the device of the target."""
+    columns = {
+        "hidden": torch.empty(4, 8, device="meta"),
+        "ids": torch.empty(4, 2, dtype=torch.int, device="meta"),
+        "weights": torch.empty(4, 2, device="meta"),
+        "log_probs": torch.empty(4, 2, device="meta"),
+        "log_tail": torch.empty(4, device="meta"),
+        "counts": torch.empty(4, dtype=torch.int, device="meta"),
+    }
+    taken = codec.take(columns, torch.empty(3, dtype=torch.long, device="meta"))
+    assert all(column.device.type == "meta" and len(column) == 3 for column in taken.values())
