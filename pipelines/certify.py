@@ -8,12 +8,11 @@ from typing import Any
 from omegaconf import DictConfig
 
 from distill.artifacts import Artifact, write_json
-from distill.errors import UserError
 from distill.evaluate.divergence import GreedyRun
 from distill.evaluate.exactness import certify
 from distill.models.target import eos_token_ids, pick_dtype
 from distill.pipelines import prepare
-from distill.pipelines.inputs import device, plain, target_folder
+from distill.pipelines.inputs import check_at_least, device, plain, target_folder
 from distill.pipelines.pair import Pair, find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
 from distill.speculative import ModelDrafter
@@ -32,9 +31,7 @@ def run(cfg: DictConfig) -> Artifact:
         UserError: nothing to certify with.
         SystemExit: the certificate failed (status 1).
     """
-    for name, value in plain(cfg.certify).items():
-        if value < 1:
-            raise UserError(f"certify.{name}={value}: give at least 1")
+    check_at_least(1, "certify", plain(cfg.certify))
     corpus = prepare.run(cfg)
     prompts = held_out(corpus, cfg.certify.prompts)
     pair = find_pair(cfg)

@@ -1,5 +1,6 @@
 """What several stages read: the folders and identities of target and draft, and their loading."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,18 @@ def draft_folder(cfg: DictConfig) -> Path | None:
 def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:
     key = (model.source, model.id, model.revision, model.trust_remote_code)
     return _folder(key, cache_root(cfg), role)
+
+
+def check_at_least(least: int, group: str, values: Mapping[str, Any]) -> None:
+    """Refuse a number below `least`, or a list that is empty or holds one.
+
+    Raises:
+        UserError: naming `group` and the key.
+    """
+    for name, value in values.items():
+        every = value if isinstance(value, list) else [value]
+        if not every or min(every) < least:
+            raise UserError(f"{group}.{name}={value}: give values from {least} up")
 
 
 def device(cfg: DictConfig) -> "torch.device":
