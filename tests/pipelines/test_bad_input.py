@@ -52,6 +52,16 @@ def test_draft_of_another_tokenizer(refused, tmp_path):
     assert "40" in said
 
 
+def test_ready_draft_is_not_trained(refused, target):
+    said = refused("pipeline=train", "draft=ready", f"draft.model.id={target}")
+    assert "draft=pretrained" in said
+
+
+def test_named_candidates_do_not_excuse_a_training(refused, target):
+    named = f"evaluate.candidates=[{target}]"
+    assert "use forward_kl" in refused("pipeline=train", named, "signal=sampled", "objective=jsd")
+
+
 def test_target_without_weights(refused, target, tmp_path):
     bare = tmp_path / "bare"
     shutil.copytree(target, bare, ignore=shutil.ignore_patterns("*.safetensors"))

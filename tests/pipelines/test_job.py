@@ -60,6 +60,15 @@ def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(distill, p
     assert manifests() == {"prepare": 1, "generate": 2, "train": 2}
 
 
+def test_stages_before_training_need_no_budget(distill, prompts, manifests, capsys):
+    jsonl = ["data=jsonl", f"data.source.path={prompts}", "budget.tokens=null"]
+    distill("pipeline=prepare", *jsonl)
+    assert manifests() == {"prepare": 1}
+    with pytest.raises(SystemExit):
+        distill("pipeline=train", *jsonl)
+    assert "set budget.tokens" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_registered_model_is_a_target_of_evaluation(distill, tmp_path, capsys):
     distill("pipeline=register")
     capsys.readouterr()
