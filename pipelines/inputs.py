@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from distill.artifacts import make_writable
 from distill.errors import UserError
 from distill.models.identity import ModelIdentity, identify
 from distill.models.source import check_model_folder, resolve_model
 from distill.ranks import local_rank
-from distill.schema import ModelConfig, TargetConfig
+from distill.schema import ModelConfig, TargetConfig, TrackingConfig
+from distill.tracking.client import connect
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
     from distill.speculative import Sampling
+
+ModelKey = tuple[str, str, str | None, bool]
+"""Source, id, revision and trust_remote_code."""
 
 
 def plain(node: Any) -> Any:
@@ -39,7 +44,7 @@ def target_config(cfg: DictConfig) -> TargetConfig:
 
 def target_folder(cfg: DictConfig) -> Path:
     """The target as a local folder: fetched or converted on first use, checked, not loaded."""
-    return _folder(_model(cfg.target), cache_root(cfg), "target")
+    return model_folder(cfg, target_config(cfg), "target")
 
 
 def target_identity(cfg: DictConfig) -> ModelIdentity:
@@ -55,7 +60,17 @@ def draft_folder(cfg: DictConfig) -> Path | None:
 
 def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:
     key = (model.source, model.id, model.revision, model.trust_remote_code)
-    return _folder(key, cache_root(cfg), role)
+    return _folder(key, cache_root(cfg), role, cfg.tracking.uri, output_root(cfg))
+
+
+def fetch(
+    model: ModelConfig, cache: Path, tracking: TrackingConfig, root: Path, *, weights: bool = True
+) -> Path:
+    """The model as a local folder; `models:/…` and `runs:/…` are looked up in the job's own store."""
+    if model.source == "mlflow":
+        make_writable(root)
+        connect(tracking, root)
+    return resolve_model(model, cache, weights=weights)
 
 
 def check_at_least(least: int, group: str, values: Mapping[str, Any]) -> None:
@@ -111,12 +126,8 @@ def load_configured_target(cfg: DictConfig) -> "PreTrainedModel":
     )
 
 
-def _model(node: DictConfig) -> tuple[str, str, str | None, bool]:
-    return node.source, node.id, node.revision, node.trust_remote_code
-
-
 @lru_cache
-def _folder(key: tuple[str, str, str | None, bool], cache: Path, role: str) -> Path:
-    folder = resolve_model(ModelConfig(*key), cache)
+def _folder(key: ModelKey, cache: Path, role: str, store: str | None, root: Path) -> Path:
+    folder = fetch(ModelConfig(*key), cache, TrackingConfig(uri=store), root)
     check_model_folder(folder, role)
     return folder

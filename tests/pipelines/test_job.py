@@ -81,6 +81,19 @@ def test_registered_model_is_a_target_of_evaluation(distill, tmp_path, capsys):
     assert "verdict:" in capsys.readouterr().out
 
 
+def test_registered_draft_is_found_in_the_jobs_own_store(distill, tmp_path, capsys):
+    import mlflow
+
+    distill("pipeline=register")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'elsewhere.db'}")  # as in a new process
+    capsys.readouterr()
+    registered = ["draft.model.source=mlflow", "draft.model.id=models:/draft@champion"]
+    distill("pipeline=plan", "draft=ready", *registered)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    distill("pipeline=evaluate", "draft=ready", *registered)
+    assert "verdict:" in capsys.readouterr().out
+
+
 def test_the_target_as_its_own_draft_is_always_accepted(distill, target, tmp_path):
     distill("pipeline=evaluate", "draft=ready", f"draft.model.id={target}")
     manifest = next((tmp_path / "outputs" / "artifacts" / "evaluate").glob("*/manifest.json"))
