@@ -18,6 +18,7 @@ from distill.pipelines import generate
 from distill.pipelines.inputs import (
     check_at_least,
     draft_folder,
+    draft_weights,
     load_configured_target,
     plain,
     target_folder,
@@ -48,6 +49,7 @@ def run(cfg: DictConfig) -> Artifact:
     corpus = generate.run(cfg)
     settings = {
         **{name: plain(cfg[name]) for name in ("codecs", "draft", "objective")},
+        **draft_weights(cfg),
         "tokens_per_batch": cfg.trainer.tokens_per_batch,
         "target": target_identity(cfg).weights_sha256,
         "dtype": cfg.target.dtype,

@@ -58,6 +58,18 @@ def draft_folder(cfg: DictConfig) -> Path | None:
     return model_folder(cfg, ModelConfig(**plain(cfg.draft.model)), "draft")
 
 
+def draft_weights(cfg: DictConfig) -> dict[str, str]:
+    """For a fingerprint: a draft that exists by its weights, since its place may come to hold others.
+
+    Empty for a draft that is built: its settings say all.
+    """
+    folder = draft_folder(cfg)
+    if folder is None:
+        return {}
+    model = ModelConfig(**plain(cfg.draft.model))
+    return {"draft_weights": identify(folder, model, cache_root(cfg)).weights_sha256}
+
+
 def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:
     key = (model.source, model.id, model.revision, model.trust_remote_code)
     return _folder(key, cache_root(cfg), role, cfg.tracking.uri, output_root(cfg))

@@ -20,6 +20,7 @@ from distill.pipelines import cache, generate, prepare
 from distill.pipelines.decoders import decoding_callback, rollouts
 from distill.pipelines.inputs import (
     draft_folder,
+    draft_weights,
     load_configured_target,
     plain,
     target_folder,
@@ -62,6 +63,7 @@ def run(cfg: DictConfig) -> Artifact:
             name: plain(cfg[name])
             for name in ("draft", "objective", "optimizer", "schedule", "budget")
         },
+        **draft_weights(cfg),
         "trainer": _trainer_settings(cfg),
         **{name: cfg.data[name] for name in prepare.BATCHING},
         "target": target.weights_sha256,

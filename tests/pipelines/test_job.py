@@ -60,6 +60,18 @@ def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(distill, p
     assert manifests() == {"prepare": 1, "generate": 2, "train": 2}
 
 
+def test_pretrained_draft_that_changed_is_trained_anew(distill, tmp_path, manifests):
+    from .conftest import write_model
+
+    start = tmp_path / "start"
+    pretrained = ["draft=pretrained", "draft.model.source=folder", f"draft.model.id={start}"]
+    for noise in (0.0, 0.1):
+        write_model(start, layers=1, hidden=32, noise=noise)
+        distill("pipeline=train", *pretrained)
+    distill("pipeline=train", *pretrained)
+    assert manifests() == {"prepare": 1, "train": 2}
+
+
 def test_stages_before_training_need_no_budget(distill, prompts, manifests, capsys):
     jsonl = ["data=jsonl", f"data.source.path={prompts}", "budget.tokens=null"]
     distill("pipeline=prepare", *jsonl)
