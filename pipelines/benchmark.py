@@ -14,11 +14,10 @@ from distill.errors import UserError
 from distill.evaluate.benchmark import Contest, benchmark
 from distill.evaluate.tables import as_text, decoding_table
 from distill.pipelines import prepare
-from distill.pipelines.inputs import check_at_least, plain
+from distill.pipelines.inputs import check_at_least, machine, plain
 from distill.pipelines.pair import find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
 from distill.tracking.runs import Run
-from distill.versions import hardware
 
 log = logging.getLogger(__name__)
 TABLE, RESULTS = "table.txt", "benchmark.json"
@@ -51,7 +50,7 @@ def _decoding(cfg: DictConfig) -> Artifact:
         "draft": pair.draft_weights_sha256,
         "target": pair.target_weights_sha256,
         "prompts": prompts,
-        "hardware": hardware(),
+        "hardware": machine(cfg),
     }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:

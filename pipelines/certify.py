@@ -12,12 +12,12 @@ from distill.evaluate.divergence import GreedyRun
 from distill.evaluate.exactness import certify
 from distill.models.target import eos_token_ids, pick_dtype
 from distill.pipelines import prepare
-from distill.pipelines.inputs import check_at_least, device, plain, target_folder
+from distill.pipelines.inputs import check_at_least, device, machine, plain, target_folder
 from distill.pipelines.pair import Pair, find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
 from distill.speculative import ModelDrafter
 from distill.tracking.runs import Run
-from distill.versions import hardware, versions
+from distill.versions import versions
 
 log = logging.getLogger(__name__)
 CERTIFICATE, SHORT = "certificate.json", "certificate.txt"
@@ -41,7 +41,7 @@ def run(cfg: DictConfig) -> Artifact:
         "half": _half(cfg),
         "draft": pair.draft_weights_sha256,
         "target": pair.target_weights_sha256,
-        "hardware": hardware(),
+        "hardware": machine(cfg),
         "seed": cfg.seed,
     }
 

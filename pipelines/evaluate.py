@@ -26,6 +26,7 @@ from distill.pipelines.candidates import Candidate, find_candidates
 from distill.pipelines.grid import make_bar, make_grid
 from distill.pipelines.inputs import (
     load_configured_target,
+    machine,
     plain,
     target_folder,
     target_identity,
@@ -36,7 +37,6 @@ from distill.pipelines.shortlist import Shortlist, shortlist
 from distill.pipelines.stage import as_job, run_stage
 from distill.ranks import is_rank_zero
 from distill.tracking.runs import Run
-from distill.versions import hardware
 
 log = logging.getLogger(__name__)
 TABLE, MEASUREMENTS = "table.txt", "measurements.parquet"
@@ -76,7 +76,7 @@ def measure(cfg: DictConfig) -> Artifact:
         "candidates": {c.name: c.weights_sha256 for c in candidates},
         "target": target_identity(cfg).weights_sha256,
         "dtype": cfg.target.dtype,
-        "hardware": hardware(),
+        "hardware": machine(cfg),
         "seed": cfg.seed,
     }
 

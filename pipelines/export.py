@@ -9,13 +9,12 @@ from omegaconf import DictConfig
 from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus
 from distill.pipelines import evaluate, generate
-from distill.pipelines.inputs import plain, target_folder
+from distill.pipelines.inputs import machine, plain, target_folder
 from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import as_job, run_stage
 from distill.serving.export import export_draft
 from distill.serving.transformers import ExportError, prove
 from distill.tracking.runs import Run
-from distill.versions import hardware
 
 PROOF_PROMPTS = 2
 
@@ -59,7 +58,7 @@ def _method(cfg: DictConfig) -> dict[str, Any]:
         "max_new_tokens": asked.max_new_tokens,
         "batch_size": asked.batch_sizes[0],
         "sampling": plain(asked.samplings[0]),
-        "hardware": hardware(),
+        "hardware": machine(cfg),
     }
 
 

@@ -14,6 +14,7 @@ from distill.models.source import check_model_folder, resolve_model
 from distill.ranks import local_rank
 from distill.schema import ModelConfig, TargetConfig, TrackingConfig
 from distill.tracking.client import connect
+from distill.versions import hardware
 
 if TYPE_CHECKING:
     import torch
@@ -104,6 +105,12 @@ def device(cfg: DictConfig) -> "torch.device":
     if cfg.trainer.accelerator == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank() % torch.cuda.device_count())
+
+
+def machine(cfg: DictConfig) -> dict[str, Any]:
+    """`hardware()` as far as this configuration computes on it: no GPU beside `trainer=cpu`."""
+    found = hardware()
+    return found if device(cfg).type == "cuda" else {**found, "gpus": []}
 
 
 def samplings(cfg: DictConfig) -> "list[Sampling]":
