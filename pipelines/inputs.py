@@ -60,7 +60,7 @@ def draft_folder(cfg: DictConfig) -> Path | None:
 
 
 def draft_weights(cfg: DictConfig) -> dict[str, str]:
-    """For a fingerprint: a draft that exists by its weights, since its place may come to hold others.
+    """For a fingerprint: an existing draft by its weights; its place may come to hold others.
 
     Empty for a draft that is built: its settings say all.
     """

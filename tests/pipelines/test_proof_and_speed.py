@@ -108,7 +108,7 @@ def test_probe_needs_no_data_and_no_budget(distill, tmp_path, capsys):
         (["pipeline=benchmark", "what=nothing"], "decoding"),
         (["pipeline=benchmark", "benchmark.batch_sizes=[]"], "benchmark.batch_sizes"),
         (["pipeline=benchmark", "benchmark.batch_sizes=[64]"], "data.evaluation_rows"),
-        (["pipeline=codecs", "codecs.repetitions=1"], "codecs.repetitions=1: give values from 2 up"),
+        (["pipeline=codecs", "codecs.repetitions=1"], "repetitions=1: give values from 2 up"),
         (["pipeline=codecs", "codecs.k=[8,0]"], "codecs.k=[8, 0]"),
         (["pipeline=codecs", "codecs.batches=0"], "codecs.batches=0"),
         (["pipeline=probe", "probe.contexts=[4096]"], "the target holds 256"),
