@@ -41,6 +41,7 @@ def run(cfg: DictConfig) -> Artifact:
         "half": _half(cfg),
         "draft": pair.draft_weights_sha256,
         "target": pair.target_weights_sha256,
+        "eos_token_ids": eos_token_ids(target_folder(cfg)),
         "hardware": machine(cfg),
         "seed": cfg.seed,
     }

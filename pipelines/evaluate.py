@@ -76,6 +76,7 @@ def measure(cfg: DictConfig) -> Artifact:
         "candidates": {c.name: c.weights_sha256 for c in candidates},
         "target": target_identity(cfg).weights_sha256,
         "dtype": cfg.target.dtype,
+        "eos_token_ids": eos_token_ids(target_folder(cfg)),
         "hardware": machine(cfg),
         "seed": cfg.seed,
     }

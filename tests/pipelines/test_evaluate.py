@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +139,15 @@ def test_own_checkpoints_are_not_read_again(distill, tmp_path, monkeypatch):
     # the folder of the run, or of all runs, stands for its checkpoints
     for place in (training.parent, training.parent.parent):
         distill("pipeline=evaluate", f"evaluate.candidates=[{place}]", "evaluate.max_candidates=1")
+
+
+def test_other_end_tokens_are_another_evaluation(distill, target, drafts, tmp_path):
+    own = tmp_path / "own"
+    shutil.copytree(target, own)
+    for eos in ([257], [65, 257]):
+        (own / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+        distill("pipeline=evaluate", f"target.id={own}", f"evaluate.candidates=[{drafts[0]}]")
+    assert len(list((tmp_path / "outputs").glob("artifacts/evaluate/*/manifest.json"))) == 2
 
 
 REFUSED = [
