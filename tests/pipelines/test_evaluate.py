@@ -141,6 +141,15 @@ def test_own_checkpoints_are_not_read_again(distill, tmp_path, monkeypatch):
         distill("pipeline=evaluate", f"evaluate.candidates=[{place}]", "evaluate.max_candidates=1")
 
 
+def test_a_draft_that_was_moved_is_not_measured_again(distill, drafts, tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    shutil.copytree(drafts[0], here / "d")
+    distill("pipeline=evaluate", f"evaluate.candidates=[{here / 'd'}]")
+    here.rename(there)
+    distill("pipeline=register", f"evaluate.candidates=[{there / 'd'}]")
+    assert len(list((tmp_path / "outputs").glob("artifacts/evaluate/*/manifest.json"))) == 1
+
+
 def test_other_end_tokens_are_another_evaluation(distill, target, drafts, tmp_path):
     own = tmp_path / "own"
     shutil.copytree(target, own)
