@@ -22,8 +22,8 @@ from distill.evaluate.views import load_view, proxies_view
 from distill.models.draft import load_draft
 from distill.models.target import eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines import generate
-from distill.pipelines.candidates import Candidate, find_candidates
+from distill.pipelines import generate, prepare
+from distill.pipelines.candidates import Candidate, find_candidates, trains
 from distill.pipelines.grid import make_bar, make_grid
 from distill.pipelines.inputs import (
     load_configured_target,
@@ -34,7 +34,7 @@ from distill.pipelines.inputs import (
 )
 from distill.pipelines.prompts import all_turns, find_conversations, tally
 from distill.pipelines.reporting import summarize, write_report
-from distill.pipelines.shortlist import Shortlist, shortlist
+from distill.pipelines.shortlist import Shortlist, reads_rows, shortlist
 from distill.pipelines.stage import as_job, run_stage
 from distill.ranks import is_rank_zero
 from distill.tracking.runs import Run
@@ -71,8 +71,9 @@ def measure(cfg: DictConfig) -> Artifact:
     The folder is where the champion is now: outputs and drafts may be moved after they were
     measured. All ranks take part.
     """
-    corpus = generate.run(cfg)
     candidates = find_candidates(cfg)
+    answered = trains(cfg) or reads_rows(candidates, cfg.evaluate.max_candidates)
+    corpus = generate.run(cfg) if answered else prepare.run(cfg)
     vocabulary = min(shared_vocabulary(target_folder(cfg), c.folder).size for c in candidates)
     settings = {
         "evaluate": {k: v for k, v in plain(cfg.evaluate).items() if k not in NOT_MEASURED},

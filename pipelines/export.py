@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus
-from distill.pipelines import evaluate, generate
+from distill.pipelines import evaluate, prepare
 from distill.pipelines.inputs import machine, plain, target_folder
 from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import as_job, run_stage
@@ -63,6 +63,6 @@ def _method(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _prompts(cfg: DictConfig) -> list[list[int]]:
-    rows = load_corpus(generate.run(cfg).path)["evaluation"]
+    rows = load_corpus(prepare.run(cfg).path)["evaluation"]
     first = rows.select(range(min(PROOF_PROMPTS, len(rows)))).to_list()
     return [list(row["input_ids"][: row["prompt_length"]]) for row in first]

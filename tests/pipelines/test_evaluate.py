@@ -99,6 +99,7 @@ def test_follow_ups_of_held_out_data_are_decoded(evaluated, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found, _ = evaluated("data=jsonl", f"data.source.path={path}")
     assert (found["prompts"]["conversations"], found["prompts"]["turns"]) == (3, 6)
+    assert not (tmp_path / "outputs/artifacts/generate").exists()  # there is nothing to train
 
 
 def test_only_some_domains(evaluated, cases):
