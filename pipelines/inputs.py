@@ -79,7 +79,7 @@ def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:
 def fetch(
     model: ModelConfig, cache: Path, tracking: TrackingConfig, root: Path, *, weights: bool = True
 ) -> Path:
-    """The model as a local folder; `models:/…` and `runs:/…` are looked up in the job's own store."""
+    """The model as a local folder; `models:/…` and `runs:/…` are those of the job's store."""
     if model.source == "mlflow":
         make_writable(root)
         connect(tracking, root)
