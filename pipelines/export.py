@@ -1,5 +1,6 @@
 """Stage `export`: the champion as a folder that servers load as it is, proven to change nothing."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from omegaconf import DictConfig
 
 from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus
+from distill.evaluate import outcome
 from distill.pipelines import evaluate, prepare
 from distill.pipelines.inputs import machine, plain, target_folder
 from distill.pipelines.lineage import lineage
@@ -37,7 +39,7 @@ def run(cfg: DictConfig) -> Artifact:
             target_id=served,
             target_folder=target_folder(cfg),
             numbers=measured.counts,
-            measurement=_method(cfg),
+            measurement=_method(cfg, measured),
             lineage=lineage(cfg, measured),
             dtype=cfg.export.dtype,
         )
@@ -50,11 +52,12 @@ def run(cfg: DictConfig) -> Artifact:
     return run_stage(cfg, "export", settings, [measured], produce)
 
 
-def _method(cfg: DictConfig) -> dict[str, Any]:
+def _method(cfg: DictConfig, measured: Artifact) -> dict[str, Any]:
     """How the numbers of the card were measured; no local paths."""
     asked = cfg.evaluate
+    found = json.loads((measured.path / outcome.FILE).read_text(encoding="utf-8"))
     return {
-        "num_prompts": asked.num_prompts,
+        "prompts": found["prompts"]["turns"],
         "max_new_tokens": asked.max_new_tokens,
         "batch_size": asked.batch_sizes[0],
         "sampling": plain(asked.samplings[0]),

@@ -33,7 +33,7 @@ def manifests(tmp_path):
 
 
 def test_code_job_from_nothing_and_again(distill, capsys, manifests):
-    distill()
+    distill("evaluate.num_prompts=9")
     first = read_summary(capsys.readouterr().out)
     assert first.keys() >= SUMMARY_KEYS
     nested = {key for key, value in first.items() if isinstance(value, dict | list)}
@@ -41,11 +41,13 @@ def test_code_job_from_nothing_and_again(distill, capsys, manifests):
     assert (len(first["loads"]), len(first["calibration"])) == (1, 2)
     assert first["train_tokens"] >= 600
     assert 0 <= first["alpha_low"] <= first["alpha"] <= first["alpha_high"] <= 1
+    card = (Path(first["export_path"]) / "README.md").read_text()
+    assert "- prompts: 4\n" in card  # as many as the data has
     exported = AutoModelForCausalLM.from_pretrained(first["export_path"], dtype=torch.float32)
     assert exported.config.hidden_size == 32
     assert manifests() == {"prepare": 1, "train": 1, "evaluate": 1, "export": 1}
 
-    distill()
+    distill("evaluate.num_prompts=9")
     again = read_summary(capsys.readouterr().out)
     assert manifests() == {"prepare": 1, "train": 1, "evaluate": 1, "export": 1}
     same = first.keys() - {"wall_seconds"}
