@@ -93,11 +93,16 @@ def test_a_stage_that_was_up_to_date_shows_its_recorded_numbers(root):
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(RuntimeError, "FAILED"), (KeyboardInterrupt, "KILLED"), (SystemExit, "KILLED")],
+    [
+        (RuntimeError(), "FAILED"),
+        (KeyboardInterrupt(), "KILLED"),
+        (SystemExit(143), "KILLED"),
+        (SystemExit(1), "FAILED"),
+    ],
 )
 def test_an_interrupted_job_does_not_stay_running(root, error, status):
     job = start_job(CONFIG, TrackingConfig(), root, "job")
-    with pytest.raises(error), job, job.stage("train"):
+    with pytest.raises(type(error)), job, job.stage("train"):
         raise error
     assert statuses(root, job) == {"job": status, "train": status}
     assert not list((root / FOLDER).iterdir())
