@@ -164,4 +164,7 @@ def _commands(cfg: DictConfig, summary: dict[str, Any]) -> list[Command]:
 
 
 def _distill(overrides: list[str]) -> str:
-    return shlex.join(["python", "-m", "distill", *overrides])
+    """A command line of this job's configuration: a folder of the user's own is part of it."""
+    sources = HydraConfig.get().runtime.config_sources
+    own = [f"--config-dir={one.path}" for one in sources if one.provider == "command-line"]
+    return shlex.join(["python", "-m", "distill", *own, *overrides])
