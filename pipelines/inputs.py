@@ -53,10 +53,27 @@ def target_identity(cfg: DictConfig) -> ModelIdentity:
 
 
 def draft_folder(cfg: DictConfig) -> Path | None:
-    """Where a `pretrained` or `ready` draft comes from; None for a draft that is built."""
-    if cfg.draft.init not in ("pretrained", "ready"):
+    """Where a `pretrained` or `ready` draft lies; None for a draft that is built."""
+    model = draft_model(cfg)
+    return None if model is None else model_folder(cfg, model, "draft")
+
+
+def draft_model(cfg: DictConfig) -> ModelConfig | None:
+    """Where a `pretrained` or `ready` draft comes from; None for a draft that is built.
+
+    Raises:
+        UserError: an unknown `draft.init`, or one that needs a model and has none.
+    """
+    from distill.models.draft import INITS
+
+    init, existing = cfg.draft.init, ("pretrained", "ready")
+    if init in INITS:
         return None
-    return model_folder(cfg, ModelConfig(**plain(cfg.draft.model)), "draft")
+    if init not in existing:
+        raise UserError(f"draft.init={init} is unknown: use {', '.join((*INITS, *existing))}")
+    if cfg.draft.model is None:
+        raise UserError(f"draft.init={init} needs a model: use draft={init} draft.model.id=NAME")
+    return ModelConfig(**plain(cfg.draft.model))
 
 
 def draft_weights(cfg: DictConfig) -> dict[str, str]:
@@ -64,10 +81,10 @@ def draft_weights(cfg: DictConfig) -> dict[str, str]:
 
     Empty for a draft that is built: its settings say all.
     """
-    folder = draft_folder(cfg)
-    if folder is None:
+    model = draft_model(cfg)
+    if model is None:
         return {}
-    model = ModelConfig(**plain(cfg.draft.model))
+    folder = model_folder(cfg, model, "draft")
     return {"draft_weights": identify(folder, model, cache_root(cfg)).weights_sha256}
 
 

@@ -8,8 +8,15 @@ from omegaconf import DictConfig
 from distill.models.memory import plan_memory
 from distill.models.plan import DraftPlan, plan_draft, plan_from_folder
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines.inputs import cache_root, fetch, output_root, plain, target_config
-from distill.schema import DraftConfig, ModelConfig, TrackingConfig
+from distill.pipelines.inputs import (
+    cache_root,
+    draft_model,
+    fetch,
+    output_root,
+    plain,
+    target_config,
+)
+from distill.schema import DraftConfig, TrackingConfig
 
 
 def run(cfg: DictConfig) -> DraftPlan:
@@ -20,9 +27,8 @@ def run(cfg: DictConfig) -> DraftPlan:
     """
     place = cache_root(cfg), TrackingConfig(**plain(cfg.tracking)), output_root(cfg)
     target = fetch(target_config(cfg), *place, weights=False)
-    draft = None
-    if cfg.draft.init in ("pretrained", "ready"):
-        draft = fetch(ModelConfig(**plain(cfg.draft.model)), *place, weights=False)
+    model = draft_model(cfg)
+    draft = None if model is None else fetch(model, *place, weights=False)
     vocabulary = shared_vocabulary(target, draft)
     if draft is None:
         plan = plan_draft(target, DraftConfig(**plain(cfg.draft)))

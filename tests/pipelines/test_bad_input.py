@@ -57,6 +57,12 @@ def test_ready_draft_is_not_trained(refused, target):
     assert "draft=pretrained" in said
 
 
+@pytest.mark.parametrize("pipeline", ["full", "evaluate", "plan", "probe"])
+@pytest.mark.parametrize("init", ["pretrained", "ready", "sdv"])
+def test_draft_that_is_not_named(refused, pipeline, init):
+    assert f"draft.init={init}" in refused(f"pipeline={pipeline}", f"draft.init={init}")
+
+
 def test_named_candidates_do_not_excuse_a_training(refused, target):
     named = f"evaluate.candidates=[{target}]"
     assert "use forward_kl" in refused("pipeline=train", named, "signal=sampled", "objective=jsd")
