@@ -9,7 +9,13 @@ from distill.models.plan import plan_draft
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.candidates import trains
 from distill.pipelines.grid import check_evaluation
-from distill.pipelines.inputs import draft_folder, output_root, plain, target_folder
+from distill.pipelines.inputs import (
+    check_at_least,
+    draft_folder,
+    output_root,
+    plain,
+    target_folder,
+)
 from distill.pipelines.reporting import check_run_folder
 from distill.pipelines.stage import asked_stage
 from distill.schema import DraftConfig
@@ -19,6 +25,8 @@ from distill.training.run import check_training
 
 BEFORE_TRAINING = ("prepare", "generate", "cache", "codecs")
 """Stages that end before training: they need no budget."""
+
+ROWS = ("train_rows", "validation_rows", "evaluation_rows")
 
 
 def check_everything(cfg: DictConfig) -> None:
@@ -42,6 +50,8 @@ def check_everything(cfg: DictConfig) -> None:
         check_training(cfg.trainer, cfg.optimizer, cfg.schedule, budget)
         hydra.utils.instantiate(cfg.objective).check(codec)
         _check_on_policy(cfg, live=isinstance(codec, Live))
+    rows = {name: cfg.data[name] for name in ROWS if cfg.data[name] is not None}
+    check_at_least(0, "data", rows)
     source = hydra.utils.instantiate(cfg.data.source)
     source.check()
     check_evaluation(cfg, source)

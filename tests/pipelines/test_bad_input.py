@@ -101,6 +101,8 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["signal=top_k", "signal.temperature=2.0"], "make them equal"),
         (["signal=top_k", "signal.k=0"], "at least 1"),
         (["objective.weighting=much"], "none, entropy"),
+        (["objective.divergence=kl"], "forward_kl"),
+        (["data.train_rows=-1"], "data.train_rows=-1: give values from 0 up"),
         (["pipeline=cache"], "signal=hidden"),
         (["signal=hidden", "data.on_policy=0.5"], "signal=live"),
         (["data.packing=true", "data.on_policy=0.5"], "data.packing=false"),

@@ -170,6 +170,7 @@ REFUSED = [
     (["evaluate.samplings=[{temperature:0},{temperature:0}]"], "each once"),
     (["evaluate.samplings=[{temperature:-1}]"], "temperature"),
     (["evaluate.domains=[poetry]"], "no prompt is of domain 'poetry'"),
+    (["evaluate.domains=[]"], "null takes those of all"),
     (["+evaluate.floors.poetry=1"], "chat, code, math"),
     (["evaluate.domains=[math]", "+evaluate.floors.code=1"], "evaluate.domains"),
     (["evaluate.prompts=nowhere.jsonl"], "does not exist"),
