@@ -1,5 +1,6 @@
 """Stage `train`: a draft learns the target's distribution; candidates are written along the way."""
 
+import gc
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,10 @@ def run(cfg: DictConfig) -> Artifact:
     }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
-        return _train(cfg, corpus, signal, folder, stage)
+        counts = _train(cfg, corpus, signal, folder, stage)
+        # Trainer and module refer to each other: the target would stay beside the evaluation's own.
+        gc.collect()
+        return counts
 
     inputs = [corpus] if signal is None else [corpus, signal]
     return run_stage(cfg, "train", settings, inputs, produce, collective=True)
