@@ -76,7 +76,8 @@ def run(cfg: DictConfig) -> Artifact:
         counts = _train(cfg, corpus, signal, folder, stage)
         # Trainer and module refer to each other: the target would stay beside the evaluation's own.
         gc.collect()
-        return counts
+        # Names: the folder is renamed when it is whole.
+        return counts | {"candidates": [Path(path).name for path in counts["candidates"]]}
 
     inputs = [corpus] if signal is None else [corpus, signal]
     return run_stage(cfg, "train", settings, inputs, produce, collective=True)

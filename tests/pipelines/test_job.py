@@ -32,7 +32,7 @@ def manifests(tmp_path):
     return stages
 
 
-def test_code_job_from_nothing_and_again(distill, capsys, manifests):
+def test_code_job_from_nothing_and_again(distill, capsys, manifests, tmp_path):
     distill("evaluate.num_prompts=9")
     first = read_summary(capsys.readouterr().out)
     assert first.keys() >= SUMMARY_KEYS
@@ -40,6 +40,9 @@ def test_code_job_from_nothing_and_again(distill, capsys, manifests):
     assert nested == {"loads", "domains", "calibration"}
     assert (len(first["loads"]), len(first["calibration"])) == (1, 2)
     assert first["train_tokens"] >= 600
+    (training,) = (tmp_path / "outputs/artifacts/train").glob("*/manifest.json")
+    named = json.loads(training.read_text())["counts"]["candidates"]
+    assert named == sorted(p.name for p in (training.parent / "candidates").iterdir())
     assert 0 <= first["alpha_low"] <= first["alpha"] <= first["alpha_high"] <= 1
     card = (Path(first["export_path"]) / "README.md").read_text()
     assert "- prompts: 4\n" in card  # as many as the data has
