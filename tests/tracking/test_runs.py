@@ -188,3 +188,16 @@ def test_a_moved_output_root_is_refused(root):
 def test_flatten_and_numbers():
     assert dict(flatten({"a": {"b": 1, "c": {}}, "d": "x"})) == {"a.b": "1", "a.c": "{}", "d": "x"}
     assert dict(numbers({"a": {"b": 1}, "c": True, "d": "x", "e": None})) == {"a.b": 1.0}
+
+
+def test_two_jobs_that_make_the_experiment_at_once_both_get_it(root, monkeypatch):
+    client, other = connect(TrackingConfig(), root), []
+    find = client.get_experiment_by_name
+
+    def missed(name):
+        """Not there; and now another job makes it."""
+        monkeypatch.setattr(client, "get_experiment_by_name", find)
+        other.append(experiment_id(client, TrackingConfig(), root))
+
+    monkeypatch.setattr(client, "get_experiment_by_name", missed)
+    assert [experiment_id(client, TrackingConfig(), root)] == other
