@@ -7,6 +7,8 @@ from distill.errors import UserError
 from distill.evaluate.records import Prompt
 from distill.speculative import Sampling
 
+NO_PART_OF_GREEDY = {"top_k", "top_p", "min_p"}
+
 
 @dataclass(frozen=True)
 class Load:
@@ -31,15 +33,17 @@ class Load:
 
 
 def describe(sampling: Sampling) -> str:
-    """The setting's name in tables: `greedy`, or the temperature and what differs from defaults."""
-    if sampling.temperature == 0:
-        return "greedy"
+    """The setting's name in tables: `greedy` or the temperature, and what differs from defaults.
+
+    Settings of one name have one law: what cannot move the argmax is no part of a greedy one's.
+    """
+    silent = {"temperature"} | (NO_PART_OF_GREEDY if sampling.greedy else set())
     changed = [
         f"{field.name}={getattr(sampling, field.name):g}"
         for field in fields(sampling)
-        if field.name != "temperature" and getattr(sampling, field.name) != field.default
+        if field.name not in silent and getattr(sampling, field.name) != field.default
     ]
-    return " ".join([f"T={sampling.temperature:g}", *changed])
+    return " ".join(["greedy" if sampling.greedy else f"T={sampling.temperature:g}", *changed])
 
 
 def stream(prompt: Prompt) -> int:

@@ -14,11 +14,10 @@ from distill.errors import UserError
 from distill.evaluate.benchmark import Contest, benchmark
 from distill.evaluate.tables import as_text, decoding_table
 from distill.pipelines import prepare
-from distill.pipelines.inputs import plain
+from distill.pipelines.inputs import check_at_least, machine, plain
 from distill.pipelines.pair import find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
 from distill.tracking.runs import Run
-from distill.versions import hardware
 
 log = logging.getLogger(__name__)
 TABLE, RESULTS = "table.txt", "benchmark.json"
@@ -41,7 +40,7 @@ def run(cfg: DictConfig) -> Artifact:
 
 
 def _decoding(cfg: DictConfig) -> Artifact:
-    _check(cfg)
+    check_at_least(1, "benchmark", plain(cfg.benchmark))
     prompts = held_out(prepare.run(cfg), max(cfg.benchmark.batch_sizes))
     pair = find_pair(cfg)
     settings = {
@@ -51,7 +50,7 @@ def _decoding(cfg: DictConfig) -> Artifact:
         "draft": pair.draft_weights_sha256,
         "target": pair.target_weights_sha256,
         "prompts": prompts,
-        "hardware": hardware(),
+        "hardware": machine(cfg),
     }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
@@ -75,10 +74,3 @@ def _decoding(cfg: DictConfig) -> Artifact:
         return {"engine_efficiency": efficiency}
 
     return run_stage(cfg, "benchmark", settings, [], produce)
-
-
-def _check(cfg: DictConfig) -> None:
-    for name, value in plain(cfg.benchmark).items():
-        values = value if isinstance(value, list) else [value]
-        if not values or min(values) < 1:
-            raise UserError(f"benchmark.{name}={value}: give values from 1 up")

@@ -12,7 +12,7 @@ from distill.artifacts import MANIFEST
 from distill.errors import UserError
 from distill.models.identity import identify
 from distill.pipelines import train
-from distill.pipelines.inputs import cache_root, model_folder, plain
+from distill.pipelines.inputs import cache_root, draft_folder, model_folder
 from distill.schema import ModelConfig
 from distill.training.callbacks.candidates import METRICS, candidate_folders
 
@@ -41,7 +41,9 @@ def find_candidates(cfg: DictConfig) -> list[Candidate]:
     if cfg.evaluate.candidates:
         folders = [folder for place in cfg.evaluate.candidates for folder in _drafts(cfg, place)]
     elif not trains(cfg):
-        folders = [model_folder(cfg, ModelConfig(**plain(cfg.draft.model)), "draft")]
+        folder = draft_folder(cfg)
+        assert folder is not None  # a draft that is ready
+        folders = [folder]
     else:
         folders = candidate_folders(train.run(cfg).path / "candidates")
     names = _names(folders)

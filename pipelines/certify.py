@@ -8,17 +8,16 @@ from typing import Any
 from omegaconf import DictConfig
 
 from distill.artifacts import Artifact, write_json
-from distill.errors import UserError
 from distill.evaluate.divergence import GreedyRun
 from distill.evaluate.exactness import certify
 from distill.models.target import eos_token_ids, pick_dtype
 from distill.pipelines import prepare
-from distill.pipelines.inputs import device, plain, target_folder
+from distill.pipelines.inputs import check_at_least, device, machine, plain, target_folder
 from distill.pipelines.pair import Pair, find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
 from distill.speculative import ModelDrafter
 from distill.tracking.runs import Run
-from distill.versions import hardware, versions
+from distill.versions import versions
 
 log = logging.getLogger(__name__)
 CERTIFICATE, SHORT = "certificate.json", "certificate.txt"
@@ -32,9 +31,7 @@ def run(cfg: DictConfig) -> Artifact:
         UserError: nothing to certify with.
         SystemExit: the certificate failed (status 1).
     """
-    for name, value in plain(cfg.certify).items():
-        if value < 1:
-            raise UserError(f"certify.{name}={value}: give at least 1")
+    check_at_least(1, "certify", plain(cfg.certify))
     corpus = prepare.run(cfg)
     prompts = held_out(corpus, cfg.certify.prompts)
     pair = find_pair(cfg)
@@ -44,7 +41,8 @@ def run(cfg: DictConfig) -> Artifact:
         "half": _half(cfg),
         "draft": pair.draft_weights_sha256,
         "target": pair.target_weights_sha256,
-        "hardware": hardware(),
+        "eos_token_ids": eos_token_ids(target_folder(cfg)),
+        "hardware": machine(cfg),
         "seed": cfg.seed,
     }
 

@@ -9,12 +9,24 @@ from distill.models.plan import plan_draft
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.candidates import trains
 from distill.pipelines.grid import check_evaluation
-from distill.pipelines.inputs import draft_folder, output_root, plain, target_folder
+from distill.pipelines.inputs import (
+    check_at_least,
+    draft_folder,
+    output_root,
+    plain,
+    target_folder,
+)
 from distill.pipelines.reporting import check_run_folder
+from distill.pipelines.stage import asked_stage
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
 from distill.teacher.codecs import Live
 from distill.training.run import check_training
+
+BEFORE_TRAINING = ("prepare", "generate", "cache", "codecs")
+"""Stages that end before training: they need no budget."""
+
+ROWS = ("train_rows", "validation_rows", "evaluation_rows")
 
 
 def check_everything(cfg: DictConfig) -> None:
@@ -29,15 +41,22 @@ def check_everything(cfg: DictConfig) -> None:
     codec = hydra.utils.instantiate(cfg.signal)
     if not isinstance(codec, Live):
         codec.check()
-    if trains(cfg):
-        check_training(cfg.trainer, cfg.optimizer, cfg.schedule, cfg.budget)
+    asked = asked_stage(cfg)
+    if asked == "train" and cfg.draft.init == "ready":
+        raise UserError("draft=ready is never trained: train it further with draft=pretrained")
+    trained = trains(cfg) or asked == "train"
+    if trained:
+        budget = None if asked in BEFORE_TRAINING else cfg.budget
+        check_training(cfg.trainer, cfg.optimizer, cfg.schedule, budget)
         hydra.utils.instantiate(cfg.objective).check(codec)
         _check_on_policy(cfg, live=isinstance(codec, Live))
+    rows = {name: cfg.data[name] for name in ROWS if cfg.data[name] is not None}
+    check_at_least(0, "data", rows)
     source = hydra.utils.instantiate(cfg.data.source)
     source.check()
     check_evaluation(cfg, source)
     shared_vocabulary(target_folder(cfg), draft_folder(cfg))
-    if trains(cfg) and draft_folder(cfg) is None:
+    if trained and draft_folder(cfg) is None:
         plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
 
 

@@ -16,7 +16,9 @@ from distill.evaluate.tables import as_text, fidelity_table
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines import generate
 from distill.pipelines.inputs import (
+    check_at_least,
     draft_folder,
+    draft_weights,
     load_configured_target,
     plain,
     target_folder,
@@ -37,10 +39,17 @@ def run(cfg: DictConfig) -> Artifact:
 
     The draft is the configured one as it starts; `draft=ready draft.model.id=FOLDER` looks at a
     trained one.
+
+    Raises:
+        UserError: counts below 1, or fewer than two repetitions.
     """
+    sizes = plain(cfg.codecs)
+    check_at_least(1, "codecs", {name: value for name, value in sizes.items() if value != []})
+    check_at_least(2, "codecs", {"repetitions": sizes["repetitions"]})  # noise is a spread
     corpus = generate.run(cfg)
     settings = {
         **{name: plain(cfg[name]) for name in ("codecs", "draft", "objective")},
+        **draft_weights(cfg),
         "tokens_per_batch": cfg.trainer.tokens_per_batch,
         "target": target_identity(cfg).weights_sha256,
         "dtype": cfg.target.dtype,

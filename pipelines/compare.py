@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 from distill.artifacts import make_writable, write_json
 from distill.errors import UserError
 from distill.evaluate import outcome
-from distill.evaluate.compare import Comparison, Side, compare
+from distill.evaluate.compare import Comparison, compare
 from distill.evaluate.records import read_rows
 from distill.evaluate.report.comparison import comparison_view, render_comparison
+from distill.evaluate.sides import Side
 from distill.evaluate.statistics import Bootstrap
 from distill.evaluate.tables import as_text
 from distill.pipelines.inputs import output_root, plain

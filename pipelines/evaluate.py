@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +22,27 @@ from distill.evaluate.views import load_view, proxies_view
 from distill.models.draft import load_draft
 from distill.models.target import eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines import generate
-from distill.pipelines.candidates import Candidate, find_candidates
+from distill.pipelines import generate, prepare
+from distill.pipelines.candidates import Candidate, find_candidates, trains
 from distill.pipelines.grid import make_bar, make_grid
 from distill.pipelines.inputs import (
     load_configured_target,
+    machine,
     plain,
     target_folder,
     target_identity,
 )
 from distill.pipelines.prompts import all_turns, find_conversations, tally
 from distill.pipelines.reporting import summarize, write_report
-from distill.pipelines.shortlist import Shortlist, shortlist
+from distill.pipelines.shortlist import Shortlist, reads_rows, shortlist
 from distill.pipelines.stage import as_job, run_stage
 from distill.ranks import is_rank_zero
 from distill.tracking.runs import Run
-from distill.versions import hardware
 
 log = logging.getLogger(__name__)
 TABLE, MEASUREMENTS = "table.txt", "measurements.parquet"
+NOT_MEASURED = ("gate", "prompts", "candidates")
+"""Of the configuration: no input, or one by its content."""
 WORK = "work"
 """What ranks and a restart share: unfinished until the stage is."""
 
@@ -65,18 +68,21 @@ def run(cfg: DictConfig) -> Artifact:
 def measure(cfg: DictConfig) -> Artifact:
     """Counts are what `outcome` describes, and the champion's folder; the artifact has every row.
 
-    All ranks take part.
+    The folder is where the champion is now: outputs and drafts may be moved after they were
+    measured. All ranks take part.
     """
-    corpus = generate.run(cfg)
     candidates = find_candidates(cfg)
+    answered = trains(cfg) or reads_rows(candidates, cfg.evaluate.max_candidates)
+    corpus = generate.run(cfg) if answered else prepare.run(cfg)
     vocabulary = min(shared_vocabulary(target_folder(cfg), c.folder).size for c in candidates)
     settings = {
-        "evaluate": {k: v for k, v in plain(cfg.evaluate).items() if k not in ("gate", "prompts")},
+        "evaluate": {k: v for k, v in plain(cfg.evaluate).items() if k not in NOT_MEASURED},
         "prompts": _digest(cfg.evaluate.prompts),
-        "candidates": {c.name: c.weights_sha256 for c in candidates},
+        "candidates": [[c.name, c.weights_sha256] for c in candidates],
         "target": target_identity(cfg).weights_sha256,
         "dtype": cfg.target.dtype,
-        "hardware": hardware(),
+        "eos_token_ids": eos_token_ids(target_folder(cfg)),
+        "hardware": machine(cfg),
         "seed": cfg.seed,
     }
 
@@ -84,7 +90,9 @@ def measure(cfg: DictConfig) -> Artifact:
         with working(folder / WORK):
             return _evaluate(cfg, corpus, candidates, vocabulary, folder, stage)
 
-    return run_stage(cfg, "evaluate", settings, [corpus], produce, collective=True)
+    measured = run_stage(cfg, "evaluate", settings, [corpus], produce, collective=True)
+    best = next(c for c in candidates if c.name == measured.counts["draft"])
+    return _with_counts(measured, draft_folder=str(best.folder.absolute()))
 
 
 def _evaluate(
@@ -147,9 +155,12 @@ def _report(
         stage.log_table("candidates", [_flat(row) for row in outcome["table"]])
         for name in (MEASUREMENTS, FILE, TABLE):
             stage.log_file(folder / name, "evaluation")
-    best = next(c for c in candidates if c.name == evaluations[0].champion.candidate)
-    counts = {name: value for name, value in outcome.items() if name not in ONLY_IN_FILE}
-    return {**counts, "draft_folder": str(best.folder)}
+    return {name: value for name, value in outcome.items() if name not in ONLY_IN_FILE}
+
+
+def _with_counts(artifact: Artifact, **more: Any) -> Artifact:
+    counts = {**artifact.counts, **more}
+    return replace(artifact, manifest={**artifact.manifest, "counts": counts})
 
 
 def _text(loads: list[tuple[Load, Evaluation]], outcome: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Stage `export`: the champion as a folder that servers load as it is, proven to change nothing."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,14 @@ from omegaconf import DictConfig
 
 from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus
-from distill.pipelines import evaluate, generate
-from distill.pipelines.inputs import plain, target_folder
+from distill.evaluate import outcome
+from distill.pipelines import evaluate, prepare
+from distill.pipelines.inputs import machine, plain, target_folder
 from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import as_job, run_stage
 from distill.serving.export import export_draft
 from distill.serving.transformers import ExportError, prove
 from distill.tracking.runs import Run
-from distill.versions import hardware
 
 PROOF_PROMPTS = 2
 
@@ -38,7 +39,7 @@ def run(cfg: DictConfig) -> Artifact:
             target_id=served,
             target_folder=target_folder(cfg),
             numbers=measured.counts,
-            measurement=_method(cfg),
+            measurement=_method(cfg, measured),
             lineage=lineage(cfg, measured),
             dtype=cfg.export.dtype,
         )
@@ -51,19 +52,20 @@ def run(cfg: DictConfig) -> Artifact:
     return run_stage(cfg, "export", settings, [measured], produce)
 
 
-def _method(cfg: DictConfig) -> dict[str, Any]:
+def _method(cfg: DictConfig, measured: Artifact) -> dict[str, Any]:
     """How the numbers of the card were measured; no local paths."""
     asked = cfg.evaluate
+    found = json.loads((measured.path / outcome.FILE).read_text(encoding="utf-8"))
     return {
-        "num_prompts": asked.num_prompts,
+        "prompts": found["prompts"]["turns"],
         "max_new_tokens": asked.max_new_tokens,
         "batch_size": asked.batch_sizes[0],
         "sampling": plain(asked.samplings[0]),
-        "hardware": hardware(),
+        "hardware": machine(cfg),
     }
 
 
 def _prompts(cfg: DictConfig) -> list[list[int]]:
-    rows = load_corpus(generate.run(cfg).path)["evaluation"]
+    rows = load_corpus(prepare.run(cfg).path)["evaluation"]
     first = rows.select(range(min(PROOF_PROMPTS, len(rows)))).to_list()
     return [list(row["input_ids"][: row["prompt_length"]]) for row in first]

@@ -9,8 +9,15 @@ from distill.artifacts import Artifact
 from distill.data.answers import answer_prompts
 from distill.data.corpus import load_corpus
 from distill.models.target import eos_token_ids
+from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines import prepare
-from distill.pipelines.inputs import load_configured_target, plain, target_folder, target_identity
+from distill.pipelines.inputs import (
+    draft_folder,
+    load_configured_target,
+    plain,
+    target_folder,
+    target_identity,
+)
 from distill.pipelines.stage import as_job, run_stage
 from distill.tracking.runs import Run
 
@@ -21,9 +28,14 @@ def run(cfg: DictConfig) -> Artifact:
     corpus = prepare.run(cfg)
     if not (cfg.generate.enabled and corpus.counts["unanswered"]):
         return corpus
+    eos = eos_token_ids(target_folder(cfg))
+    vocabulary = shared_vocabulary(target_folder(cfg), draft_folder(cfg)).size
     settings = {
         "generate": plain(cfg.generate),
         "target": target_identity(cfg).weights_sha256,
+        "dtype": cfg.target.dtype,
+        "eos_token_ids": eos,
+        "vocabulary_size": vocabulary,
         "seed": cfg.seed,
     }
 
@@ -32,8 +44,9 @@ def run(cfg: DictConfig) -> Artifact:
             load_configured_target(cfg),
             load_corpus(corpus.path),
             cfg.generate,
-            eos_token_ids(target_folder(cfg)),
+            eos,
             folder,
+            vocabulary_size=vocabulary,
             seed=cfg.seed,
         )
 

@@ -42,6 +42,8 @@ def _check_domains(cfg: DictConfig, source: Any) -> None:
     filtered, floors = cfg.evaluate.domains, cfg.evaluate.floors
     if cfg.evaluate.prompts is None and filtered is None and not floors:
         return
+    if filtered is not None and not filtered:
+        raise UserError("evaluate.domains=[] leaves no prompt: null takes those of all domains")
     known = known_domains(cfg, source)
     for key, names in (("domains", filtered or []), ("floors", floors)):
         if unknown := sorted({*names} - known):

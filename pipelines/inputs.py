@@ -1,22 +1,29 @@
 """What several stages read: the folders and identities of target and draft, and their loading."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from distill.artifacts import make_writable
 from distill.errors import UserError
 from distill.models.identity import ModelIdentity, identify
 from distill.models.source import check_model_folder, resolve_model
 from distill.ranks import local_rank
-from distill.schema import ModelConfig, TargetConfig
+from distill.schema import ModelConfig, TargetConfig, TrackingConfig
+from distill.tracking.client import connect
+from distill.versions import hardware
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
     from distill.speculative import Sampling
+
+ModelKey = tuple[str, str, str | None, bool]
+"""Source, id, revision and trust_remote_code."""
 
 
 def plain(node: Any) -> Any:
@@ -38,7 +45,7 @@ def target_config(cfg: DictConfig) -> TargetConfig:
 
 def target_folder(cfg: DictConfig) -> Path:
     """The target as a local folder: fetched or converted on first use, checked, not loaded."""
-    return _folder(_model(cfg.target), cache_root(cfg), "target")
+    return model_folder(cfg, target_config(cfg), "target")
 
 
 def target_identity(cfg: DictConfig) -> ModelIdentity:
@@ -46,15 +53,66 @@ def target_identity(cfg: DictConfig) -> ModelIdentity:
 
 
 def draft_folder(cfg: DictConfig) -> Path | None:
-    """Where a `pretrained` or `ready` draft comes from; None for a draft that is built."""
-    if cfg.draft.init not in ("pretrained", "ready"):
+    """Where a `pretrained` or `ready` draft lies; None for a draft that is built."""
+    model = draft_model(cfg)
+    return None if model is None else model_folder(cfg, model, "draft")
+
+
+def draft_model(cfg: DictConfig) -> ModelConfig | None:
+    """Where a `pretrained` or `ready` draft comes from; None for a draft that is built.
+
+    Raises:
+        UserError: an unknown `draft.init`, or one that needs a model and has none.
+    """
+    from distill.models.draft import INITS
+
+    init, existing = cfg.draft.init, ("pretrained", "ready")
+    if init in INITS:
         return None
-    return model_folder(cfg, ModelConfig(**plain(cfg.draft.model)), "draft")
+    if init not in existing:
+        raise UserError(f"draft.init={init} is unknown: use {', '.join((*INITS, *existing))}")
+    if cfg.draft.model is None:
+        raise UserError(f"draft.init={init} needs a model: use draft={init} draft.model.id=NAME")
+    return ModelConfig(**plain(cfg.draft.model))
+
+
+def draft_weights(cfg: DictConfig) -> dict[str, str]:
+    """For a fingerprint: an existing draft by its weights; its place may come to hold others.
+
+    Empty for a draft that is built: its settings say all.
+    """
+    model = draft_model(cfg)
+    if model is None:
+        return {}
+    folder = model_folder(cfg, model, "draft")
+    return {"draft_weights": identify(folder, model, cache_root(cfg)).weights_sha256}
 
 
 def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:
     key = (model.source, model.id, model.revision, model.trust_remote_code)
-    return _folder(key, cache_root(cfg), role)
+    return _folder(key, cache_root(cfg), role, cfg.tracking.uri, output_root(cfg))
+
+
+def fetch(
+    model: ModelConfig, cache: Path, tracking: TrackingConfig, root: Path, *, weights: bool = True
+) -> Path:
+    """The model as a local folder; `models:/…` and `runs:/…` are those of the job's store."""
+    if model.source == "mlflow":
+        make_writable(root)
+        connect(tracking, root)
+    return resolve_model(model, cache, weights=weights)
+
+
+def check_at_least(least: int, group: str, values: Mapping[str, Any]) -> None:
+    """Refuse a number below `least`, or a list that is empty or holds one.
+
+    Raises:
+        UserError: naming `group` and the key.
+    """
+    for name, value in values.items():
+        every = value if isinstance(value, list) else [value]
+        if not every or min(every) < least:
+            raise UserError(f"{group}.{name}={value}: give values from {least} up")
 
 
 def device(cfg: DictConfig) -> "torch.device":
@@ -64,6 +122,12 @@ def device(cfg: DictConfig) -> "torch.device":
     if cfg.trainer.accelerator == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank() % torch.cuda.device_count())
+
+
+def machine(cfg: DictConfig) -> dict[str, Any]:
+    """`hardware()` as far as this configuration computes on it: no GPU beside `trainer=cpu`."""
+    found = hardware()
+    return found if device(cfg).type == "cuda" else {**found, "gpus": []}
 
 
 def samplings(cfg: DictConfig) -> "list[Sampling]":
@@ -98,12 +162,8 @@ def load_configured_target(cfg: DictConfig) -> "PreTrainedModel":
     )
 
 
-def _model(node: DictConfig) -> tuple[str, str, str | None, bool]:
-    return node.source, node.id, node.revision, node.trust_remote_code
-
-
 @lru_cache
-def _folder(key: tuple[str, str, str | None, bool], cache: Path, role: str) -> Path:
-    folder = resolve_model(ModelConfig(*key), cache)
+def _folder(key: ModelKey, cache: Path, role: str, store: str | None, root: Path) -> Path:
+    folder = fetch(ModelConfig(*key), cache, TrackingConfig(uri=store), root)
     check_model_folder(folder, role)
     return folder

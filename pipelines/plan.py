@@ -7,10 +7,16 @@ from omegaconf import DictConfig
 
 from distill.models.memory import plan_memory
 from distill.models.plan import DraftPlan, plan_draft, plan_from_folder
-from distill.models.source import resolve_model
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines.inputs import cache_root, plain
-from distill.schema import DraftConfig, ModelConfig
+from distill.pipelines.inputs import (
+    cache_root,
+    draft_model,
+    fetch,
+    output_root,
+    plain,
+    target_config,
+)
+from distill.schema import DraftConfig, TrackingConfig
 
 
 def run(cfg: DictConfig) -> DraftPlan:
@@ -19,12 +25,10 @@ def run(cfg: DictConfig) -> DraftPlan:
     Raises:
         UserError: tokenizers that differ, or sizes that cannot be built.
     """
-    cache = cache_root(cfg)
-    model = ModelConfig(cfg.target.source, cfg.target.id, cfg.target.revision)
-    target = resolve_model(model, cache, weights=False)
-    draft = None
-    if cfg.draft.init in ("pretrained", "ready"):
-        draft = resolve_model(ModelConfig(**plain(cfg.draft.model)), cache, weights=False)
+    place = cache_root(cfg), TrackingConfig(**plain(cfg.tracking)), output_root(cfg)
+    target = fetch(target_config(cfg), *place, weights=False)
+    model = draft_model(cfg)
+    draft = None if model is None else fetch(model, *place, weights=False)
     vocabulary = shared_vocabulary(target, draft)
     if draft is None:
         plan = plan_draft(target, DraftConfig(**plain(cfg.draft)))

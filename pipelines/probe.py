@@ -21,6 +21,7 @@ from distill.evaluate.tables import as_text, prospects_table
 from distill.models.plan import DraftPlan
 from distill.pipelines.inputs import (
     load_configured_target,
+    machine,
     output_root,
     plain,
     samplings,
@@ -29,7 +30,6 @@ from distill.pipelines.inputs import (
 from distill.pipelines.prospects import check_probe, load_or_make, plan_drafts, shared_ids
 from distill.pipelines.stage import open_job, run_stage
 from distill.tracking.runs import Run
-from distill.versions import hardware
 
 log = logging.getLogger(__name__)
 ADVICE, RESULTS = "advice.txt", "prospects.json"
@@ -50,7 +50,7 @@ def run(cfg: DictConfig) -> Artifact:
         "target": target_identity(cfg).weights_sha256,
         "dtype": cfg.target.dtype,
         "sampling": plain(cfg.evaluate.samplings[0]),
-        "hardware": hardware(),
+        "hardware": machine(cfg),
     }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:

@@ -10,7 +10,13 @@ from distill.models.draft import initialise_draft, load_draft
 from distill.models.plan import DraftPlan, plan_draft, plan_from_folder
 from distill.models.target import context_length
 from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines.inputs import draft_folder, plain, samplings, target_folder
+from distill.pipelines.inputs import (
+    check_at_least,
+    draft_folder,
+    plain,
+    samplings,
+    target_folder,
+)
 from distill.schema import DraftConfig
 
 if TYPE_CHECKING:
@@ -20,11 +26,8 @@ if TYPE_CHECKING:
 def check_probe(cfg: DictConfig) -> None:
     """Refuse loads that cannot be timed, before any model loads."""
     samplings(cfg)
-    for name in ("num_draft_tokens", "batch_sizes", "contexts", "repetitions", "tokens"):
-        value = plain(cfg.probe[name])
-        values = value if isinstance(value, list) else [value]
-        if not values or min(values) < 1:
-            raise UserError(f"probe.{name}={value}: give values from 1 up")
+    counts = ("num_draft_tokens", "batch_sizes", "contexts", "repetitions", "tokens")
+    check_at_least(1, "probe", {name: plain(cfg.probe[name]) for name in counts})
     if cfg.probe.teraflops <= 0:
         raise UserError(f"probe.teraflops={cfg.probe.teraflops}: give a rate above 0")
     longest = context_length(target_folder(cfg))

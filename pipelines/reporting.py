@@ -17,7 +17,7 @@ from distill.evaluate.records import read_rows
 from distill.evaluate.report.facts import Command, Curve, Facts, Training
 from distill.evaluate.report.page import render_report
 from distill.evaluate.report.training import LOSSES
-from distill.pipelines.inputs import output_root, plain, target_identity
+from distill.pipelines.inputs import machine, output_root, plain, target_identity
 from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import current_job
 from distill.ranks import is_rank_zero
@@ -25,7 +25,6 @@ from distill.serving import transformers, vllm
 from distill.tracking.client import without_credentials
 from distill.tracking.history import histories
 from distill.training.callbacks.candidates import METRICS, candidate_folders
-from distill.versions import hardware
 
 REPORT, SUMMARY, MEASUREMENTS = "report.html", "summary.json", "measurements.parquet"
 
@@ -126,15 +125,15 @@ def _lineage(cfg: DictConfig, measured: Artifact, summary: dict[str, Any]) -> di
     facts = lineage(cfg, measured)
     names = ("target", "target_revision", "target_weights_sha256", "tokenizer_sha256")
     more = ("template_sha256", "draft_weights_sha256", "data_fingerprint", "git_commit")
-    machine = hardware()
+    found = machine(cfg)
     shown = {
         **{name: facts[name] for name in (*names, *more)},
         "registered_model": summary.get("model_uri"),
         "export": summary.get("export_path"),
         "evaluation": measured.path,
         "mlflow_run": current_job().run.id,
-        "hardware": f"{machine['cpu']}, {machine['cores']} cores",
-        "gpus": machine["gpus"] or None,
+        "hardware": f"{found['cpu']}, {found['cores']} cores",
+        "gpus": found["gpus"] or None,
         "versions": ", ".join(f"{k} {v}" for k, v in measured.manifest["versions"].items()),
         "seed": cfg.seed,
     }
@@ -165,4 +164,7 @@ def _commands(cfg: DictConfig, summary: dict[str, Any]) -> list[Command]:
 
 
 def _distill(overrides: list[str]) -> str:
-    return shlex.join(["python", "-m", "distill", *overrides])
+    """A command line of this job's configuration: a folder of the user's own is part of it."""
+    sources = HydraConfig.get().runtime.config_sources
+    own = [f"--config-dir={one.path}" for one in sources if one.provider == "command-line"]
+    return shlex.join(["python", "-m", "distill", *own, *overrides])

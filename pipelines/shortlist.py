@@ -48,7 +48,7 @@ def shortlist(
     names = [one.name for one in candidates]
     if (teachers := _own(candidates)) is not None:
         spent = 0
-    elif len(candidates) > most or len(candidates) >= FEWEST_CANDIDATES:
+    elif reads_rows(candidates, most):
         rows = [
             Trajectory(row["id"], list(row["input_ids"]), row["prompt_length"])
             for row in held_out().to_list()
@@ -66,6 +66,12 @@ def shortlist(
     return Shortlist(
         choose({n: t.alpha for n, t in teachers.items()}, names, most), teachers, spent
     )
+
+
+def reads_rows(candidates: list[Candidate], most: int) -> bool:
+    """Whether the choice needs held-out rows that have a text: else none has to be written."""
+    enough = len(candidates) > most or len(candidates) >= FEWEST_CANDIDATES
+    return enough and _own(candidates) is None
 
 
 def _own(candidates: list[Candidate]) -> dict[str, Teacher] | None:

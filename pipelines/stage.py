@@ -98,7 +98,11 @@ def run_stage(
     return artifact
 
 
+def asked_stage(cfg: DictConfig) -> str:
+    """The stage on the command line; it may need others first. `full`: the whole job."""
+    return cfg.pipeline["_target_"].split(".")[-2]
+
+
 def _forced(cfg: DictConfig, stage: str) -> bool:
     """`force=true` redoes the stage that was asked for, or all when the whole job was."""
-    asked = cfg.pipeline["_target_"].split(".")[-2]
-    return cfg.force and asked in (stage, "full")
+    return cfg.force and asked_stage(cfg) in (stage, "full")

@@ -1,5 +1,6 @@
 """Stage `train`: a draft learns the target's distribution; candidates are written along the way."""
 
+import gc
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from distill.pipelines import cache, generate, prepare
 from distill.pipelines.decoders import decoding_callback, rollouts
 from distill.pipelines.inputs import (
     draft_folder,
+    draft_weights,
     load_configured_target,
     plain,
     target_folder,
@@ -62,6 +64,7 @@ def run(cfg: DictConfig) -> Artifact:
             name: plain(cfg[name])
             for name in ("draft", "objective", "optimizer", "schedule", "budget")
         },
+        **draft_weights(cfg),
         "trainer": _trainer_settings(cfg),
         **{name: cfg.data[name] for name in prepare.BATCHING},
         "target": target.weights_sha256,
@@ -70,7 +73,11 @@ def run(cfg: DictConfig) -> Artifact:
     }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
-        return _train(cfg, corpus, signal, folder, stage)
+        counts = _train(cfg, corpus, signal, folder, stage)
+        # Trainer and module refer to each other: the target would stay beside the evaluation's own.
+        gc.collect()
+        # Names: the folder is renamed when it is whole.
+        return counts | {"candidates": [Path(path).name for path in counts["candidates"]]}
 
     inputs = [corpus] if signal is None else [corpus, signal]
     return run_stage(cfg, "train", settings, inputs, produce, collective=True)

@@ -53,6 +53,7 @@ def answer_prompts(
     eos_token_ids: Sequence[int],
     folder: Path,
     *,
+    vocabulary_size: int | None = None,
     seed: int = 0,
     rank: int = 0,
     world: int = 1,
@@ -63,7 +64,7 @@ def answer_prompts(
     Shards lie in `folder/shards` as they are finished; a second call makes those that are missing,
     and the result is the same. With `world` processes, rank r makes shards r, r + world, …; who
     finds all shards there writes the dataset. An answer that reaches `max_new_tokens` is kept
-    without an EOS.
+    without an EOS. vocabulary_size: real ids that the draft shares; a padded head has more rows.
 
     Returns:
         answered_rows, answer_tokens, shards, missing_shards and tokens_per_second of this call.
@@ -87,6 +88,7 @@ def answer_prompts(
             eos_token_ids=tuple(eos_token_ids),
             seed=seed,
             row_ids=[question.stream for question in questions],
+            vocabulary_size=vocabulary_size,
         ).tokens
 
     with Progress("answering", sum(len(shards[n]) for n in todo)) as progress:

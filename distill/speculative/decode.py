@@ -58,8 +58,7 @@ def decode(
         eos_token_ids: ids that end a row (the target's list; the drafter's own counts for nothing).
         seed: of all random streams. Row i draws from stream (seed, row_ids[i]).
         row_ids: names of the rows' streams, default 0, 1, …: pass a prompt's number in the whole
-        set
-            to get the same tokens in any batch.
+            set to get the same tokens in any batch.
         vocabulary_size: number of real ids shared by both models, default the smaller head.
         rule: the acceptance rule for sampled rows (a seam for negative controls).
         cache_type: the target's cache (a seam for negative controls).

@@ -41,16 +41,6 @@ class Sampling:
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
 
-    @property
-    def needs_context(self) -> bool:
-        """Whether the distribution depends on more than the logits."""
-        return (
-            self.repetition_penalty != 1
-            or self.frequency_penalty != 0
-            or self.presence_penalty != 0
-            or self.min_new_tokens > 0
-        )
-
 
 def _require(holds: bool, name: str, wanted: str) -> None:
     if not holds:

@@ -177,7 +177,8 @@ class Samples:
         counts = columns["counts"].long()
         begins = counts.cumsum(0) - counts
         kept = _slots(counts[index], self.draws)
-        entry = (begins[index, None] + torch.arange(self.draws)).masked_fill(~kept, 0)
+        slots = torch.arange(self.draws, device=index.device)
+        entry = (begins[index, None] + slots).masked_fill(~kept, 0)
         return {
             "ids": columns["ids"][entry],
             "weights": columns["weights"][entry].masked_fill(~kept, 0.0),

@@ -110,7 +110,7 @@ class Store:
         shard = torch.bucketize(token, self._begins, right=True) - 1
         order = shard.argsort(stable=True)
         parts = []
-        for number in shard.unique().tolist():
+        for number in shard.unique().tolist() or [0]:  # no token: empty columns, not none
             local = token[order][shard[order] == number] - self._begins[number]
             parts.append(self._codec.take(self._shards[number], local))
         back = torch.empty_like(order)

@@ -15,6 +15,7 @@ from distill.schema import TrackingConfig
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment
 
 # Read by MLflow when it is imported or used. A user's own setting wins.
 QUIET = {
@@ -74,9 +75,7 @@ def experiment_id(client: "MlflowClient", tracking: TrackingConfig, output_root:
     """
     uri = tracking_uri(tracking, output_root)
     location = None if _is_server(uri) else (output_root.expanduser().resolve() / "mlruns").as_uri()
-    found = client.get_experiment_by_name(tracking.experiment)
-    if found is None:
-        return client.create_experiment(tracking.experiment, artifact_location=location)
+    found = _find_or_create(client, tracking.experiment, location)
     if found.lifecycle_stage != "active":
         raise UserError(
             f"MLflow experiment '{tracking.experiment}' was deleted: restore it with `mlflow "
@@ -88,6 +87,21 @@ def experiment_id(client: "MlflowClient", tracking: TrackingConfig, output_root:
             f"{found.artifact_location}. Move it back, or set tracking.experiment=NEW_NAME."
         )
     return found.experiment_id
+
+
+def _find_or_create(client: "MlflowClient", name: str, location: str | None) -> "Experiment":
+    from mlflow.exceptions import MlflowException
+
+    if (found := client.get_experiment_by_name(name)) is not None:
+        return found
+    try:
+        client.create_experiment(name, artifact_location=location)
+    except MlflowException as problem:  # another job of a sweep may have been faster
+        if problem.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    created = client.get_experiment_by_name(name)
+    assert created is not None
+    return created
 
 
 def _is_server(uri: str) -> bool:

@@ -8,6 +8,7 @@ Only rank zero talks to MLflow; on the others the same calls do nothing.
 """
 
 import json
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,13 +203,19 @@ def _code_tags() -> dict[str, str]:
 
 @contextmanager
 def _ends(run: Run) -> Iterator[None]:
-    """Give the run its final status however the block is left. SIGTERM arrives as SystemExit."""
+    """Give the run its final status however the block is left.
+
+    SIGTERM arrives as SystemExit(143). Any other exit is a verdict: a gate or a certificate failed.
+    """
     status = "FAILED"
     try:
         yield
         status = "FINISHED"
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         status = "KILLED"
+        raise
+    except SystemExit as left:
+        status = "KILLED" if left.code == 128 + signal.SIGTERM else "FAILED"
         raise
     finally:
         run.client.set_terminated(run.id, status)

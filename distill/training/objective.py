@@ -57,6 +57,7 @@ class Objective:
             UserError: naming the remedy.
         """
         check_temperature(self.temperature)
+        function = self.function  # an unknown name or weight is refused here
         if self.weighting not in WEIGHTINGS:
             raise UserError(
                 f"objective.weighting is {self.weighting}; use one of {', '.join(WEIGHTINGS)}"
@@ -64,7 +65,7 @@ class Objective:
         if not 0.0 <= self.hidden_match < 1.0:
             raise UserError(f"objective.hidden_match is {self.hidden_match}; use 0 <= share < 1")
         if isinstance(codec, Samples):
-            check_sampled(self.function)
+            check_sampled(function)
         if not isinstance(codec, Live | Hidden):
             self._check_sparse(codec)
 

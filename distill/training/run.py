@@ -115,13 +115,18 @@ def check_training(
     trainer: TrainerConfig,
     optimizer: OptimizerConfig,
     schedule: ScheduleConfig,
-    budget: BudgetConfig,
+    budget: BudgetConfig | None,
 ) -> None:
-    """Everything about training that can be refused before a model loads; raises UserError."""
+    """Refuse before a model loads what training cannot do. budget: None where none is spent.
+
+    Raises:
+        UserError: the first thing found.
+    """
     check_trainer(trainer)
     check_optimizer(optimizer)
     check_schedule(schedule)
-    check_budget(budget)
+    if budget is not None:
+        check_budget(budget)
     if optimizer.ema and trainer.strategy == "fsdp":
         raise UserError(
             "optimizer.ema averages whole weights: use another trainer.strategy than fsdp"

@@ -7,8 +7,8 @@ from rich.table import Table
 
 from distill.evaluate.compare import Comparison
 from distill.evaluate.report.drawing import FAINT, Plot, axes, error_bars, legend
+from distill.evaluate.report.loads import load_name
 from distill.evaluate.report.page import interval, number, render
-from distill.evaluate.report.plots import load_name
 
 Record = dict[str, Any]
 

@@ -8,9 +8,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from distill.evaluate.report import plots, training
+from distill.evaluate.report import acceptance, speed, training
 from distill.evaluate.report.drawing import Plot, own_ids
 from distill.evaluate.report.facts import Facts
+from distill.evaluate.report.loads import by_sampling, load_name
 
 HERE = Path(__file__).parent
 NOTHING = "–"
@@ -22,19 +23,19 @@ def render_report(facts: Facts) -> str:
     loads = evaluation["loads"]
     figures = {
         "speed": [
-            *(plots.speedup_by_k(evaluation, group) for group in plots.by_sampling(loads).values()),
-            plots.speedup_by_batch(evaluation),
+            *(speed.speedup_by_k(evaluation, group) for group in by_sampling(loads).values()),
+            speed.speedup_by_batch(evaluation),
         ],
         "acceptance": [
-            plots.alpha_by_domain(evaluation),
-            plots.alpha_by_position(evaluation),
-            plots.tokens_by_k(evaluation),
+            acceptance.alpha_by_domain(evaluation),
+            acceptance.alpha_by_position(evaluation),
+            acceptance.tokens_by_k(evaluation),
         ],
         "training": [
             training.curves(facts.training),
             training.alpha_by_tokens(evaluation, facts.training),
         ],
-        "times": [plots.times(facts.rows, loads[0])],
+        "times": [speed.times(facts.rows, loads[0])],
     }
     shown = {name: [plot for plot in group if plot] for name, group in figures.items()}
     return render("report.html.jinja", facts=facts, evaluation=evaluation, figures=shown)
@@ -59,7 +60,7 @@ def render(template: str, **values: Any) -> str:
         "short_name": short_name,
         "drawing": lambda plot: _drawing(plot, next(counter)),
     }
-    environment.globals["load_name"] = plots.load_name
+    environment.globals["load_name"] = load_name
     style = Markup((HERE / "style.css").read_text(encoding="utf-8"))
     return environment.get_template(template).render(style=style, **values)
 

@@ -78,6 +78,17 @@ def test_answers_depend_on_neither_batch_nor_shard_nor_rank(model, corpus, tmp_p
     assert rows(one) == rows(two)
 
 
+def test_padded_ids_are_never_answered(model, corpus, tmp_path):
+    """Rows 60 to 69 of the head are padding, and here far the likeliest."""
+    torch.manual_seed(0)
+    config = LlamaConfig.from_dict(model.config.to_dict() | {"vocab_size": 70})
+    padded = LlamaForCausalLM(config).eval()
+    padded.lm_head.weight.data[60:] *= 1000
+    answer_prompts(padded, corpus, GENERATE, [2], tmp_path, vocabulary_size=60)
+    answered = load_corpus(tmp_path)
+    assert max(max(ids) for split in answered.values() for ids in split["input_ids"]) < 60
+
+
 def test_restart_makes_only_missing_shards_and_the_same_answers(model, corpus, tmp_path):
     class Killed(BaseException):
         pass

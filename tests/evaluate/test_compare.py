@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from distill.errors import UserError
-from distill.evaluate.compare import Side, compare
+from distill.evaluate.compare import compare
 from distill.evaluate.report.comparison import comparison_view, conclusion, render_comparison
+from distill.evaluate.sides import Side
 from distill.evaluate.statistics import Bootstrap, Sums, paired
 from distill.evaluate.tables import as_text
 

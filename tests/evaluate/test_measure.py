@@ -192,4 +192,6 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, changes: dict, remedy: str)
 def test_settings_are_named_by_what_differs() -> None:
     assert describe(Sampling()) == "T=1"
     assert describe(Sampling(temperature=0, top_k=5)) == "greedy"
+    penalised = Sampling(temperature=1e-6, top_p=0.9, repetition_penalty=1.2)
+    assert describe(penalised) == "greedy repetition_penalty=1.2"
     assert describe(Sampling(temperature=0.7, top_p=0.9)) == "T=0.7 top_p=0.9"

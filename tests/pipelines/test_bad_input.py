@@ -52,6 +52,22 @@ def test_draft_of_another_tokenizer(refused, tmp_path):
     assert "40" in said
 
 
+def test_ready_draft_is_not_trained(refused, target):
+    said = refused("pipeline=train", "draft=ready", f"draft.model.id={target}")
+    assert "draft=pretrained" in said
+
+
+@pytest.mark.parametrize("pipeline", ["full", "evaluate", "plan", "probe"])
+@pytest.mark.parametrize("init", ["pretrained", "ready", "sdv"])
+def test_draft_that_is_not_named(refused, pipeline, init):
+    assert f"draft.init={init}" in refused(f"pipeline={pipeline}", f"draft.init={init}")
+
+
+def test_named_candidates_do_not_excuse_a_training(refused, target):
+    named = f"evaluate.candidates=[{target}]"
+    assert "use forward_kl" in refused("pipeline=train", named, "signal=sampled", "objective=jsd")
+
+
 def test_target_without_weights(refused, target, tmp_path):
     bare = tmp_path / "bare"
     shutil.copytree(target, bare, ignore=shutil.ignore_patterns("*.safetensors"))
@@ -85,6 +101,8 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["signal=top_k", "signal.temperature=2.0"], "make them equal"),
         (["signal=top_k", "signal.k=0"], "at least 1"),
         (["objective.weighting=much"], "none, entropy"),
+        (["objective.divergence=kl"], "forward_kl"),
+        (["data.train_rows=-1"], "data.train_rows=-1: give values from 0 up"),
         (["pipeline=cache"], "signal=hidden"),
         (["signal=hidden", "data.on_policy=0.5"], "signal=live"),
         (["data.packing=true", "data.on_policy=0.5"], "data.packing=false"),

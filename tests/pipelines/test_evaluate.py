@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,7 @@ def test_follow_ups_of_held_out_data_are_decoded(evaluated, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found, _ = evaluated("data=jsonl", f"data.source.path={path}")
     assert (found["prompts"]["conversations"], found["prompts"]["turns"]) == (3, 6)
+    assert not (tmp_path / "outputs/artifacts/generate").exists()  # there is nothing to train
 
 
 def test_only_some_domains(evaluated, cases):
@@ -140,6 +142,24 @@ def test_own_checkpoints_are_not_read_again(distill, tmp_path, monkeypatch):
         distill("pipeline=evaluate", f"evaluate.candidates=[{place}]", "evaluate.max_candidates=1")
 
 
+def test_a_draft_that_was_moved_is_not_measured_again(distill, drafts, tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    shutil.copytree(drafts[0], here / "d")
+    distill("pipeline=evaluate", f"evaluate.candidates=[{here / 'd'}]")
+    here.rename(there)
+    distill("pipeline=register", f"evaluate.candidates=[{there / 'd'}]")
+    assert len(list((tmp_path / "outputs").glob("artifacts/evaluate/*/manifest.json"))) == 1
+
+
+def test_other_end_tokens_are_another_evaluation(distill, target, drafts, tmp_path):
+    own = tmp_path / "own"
+    shutil.copytree(target, own)
+    for eos in ([257], [65, 257]):
+        (own / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+        distill("pipeline=evaluate", f"target.id={own}", f"evaluate.candidates=[{drafts[0]}]")
+    assert len(list((tmp_path / "outputs").glob("artifacts/evaluate/*/manifest.json"))) == 2
+
+
 REFUSED = [
     (["evaluate.num_draft_tokens=[]"], "evaluate.num_draft_tokens"),
     (["evaluate.batch_sizes=[]"], "evaluate.batch_sizes"),
@@ -150,6 +170,7 @@ REFUSED = [
     (["evaluate.samplings=[{temperature:0},{temperature:0}]"], "each once"),
     (["evaluate.samplings=[{temperature:-1}]"], "temperature"),
     (["evaluate.domains=[poetry]"], "no prompt is of domain 'poetry'"),
+    (["evaluate.domains=[]"], "null takes those of all"),
     (["+evaluate.floors.poetry=1"], "chat, code, math"),
     (["evaluate.domains=[math]", "+evaluate.floors.code=1"], "evaluate.domains"),
     (["evaluate.prompts=nowhere.jsonl"], "does not exist"),

@@ -32,20 +32,25 @@ def manifests(tmp_path):
     return stages
 
 
-def test_code_job_from_nothing_and_again(distill, capsys, manifests):
-    distill()
+def test_code_job_from_nothing_and_again(distill, capsys, manifests, tmp_path):
+    distill("evaluate.num_prompts=9")
     first = read_summary(capsys.readouterr().out)
     assert first.keys() >= SUMMARY_KEYS
     nested = {key for key, value in first.items() if isinstance(value, dict | list)}
     assert nested == {"loads", "domains", "calibration"}
     assert (len(first["loads"]), len(first["calibration"])) == (1, 2)
     assert first["train_tokens"] >= 600
+    (training,) = (tmp_path / "outputs/artifacts/train").glob("*/manifest.json")
+    named = json.loads(training.read_text())["counts"]["candidates"]
+    assert named == sorted(p.name for p in (training.parent / "candidates").iterdir())
     assert 0 <= first["alpha_low"] <= first["alpha"] <= first["alpha_high"] <= 1
+    card = (Path(first["export_path"]) / "README.md").read_text()
+    assert "- prompts: 4\n" in card  # as many as the data has
     exported = AutoModelForCausalLM.from_pretrained(first["export_path"], dtype=torch.float32)
     assert exported.config.hidden_size == 32
     assert manifests() == {"prepare": 1, "train": 1, "evaluate": 1, "export": 1}
 
-    distill()
+    distill("evaluate.num_prompts=9")
     again = read_summary(capsys.readouterr().out)
     assert manifests() == {"prepare": 1, "train": 1, "evaluate": 1, "export": 1}
     same = first.keys() - {"wall_seconds"}
@@ -60,6 +65,27 @@ def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(distill, p
     assert manifests() == {"prepare": 1, "generate": 2, "train": 2}
 
 
+def test_pretrained_draft_that_changed_is_trained_anew(distill, tmp_path, manifests):
+    from .conftest import write_model
+
+    start = tmp_path / "start"
+    pretrained = ["draft=pretrained", "draft.model.source=folder", f"draft.model.id={start}"]
+    for noise in (0.0, 0.1):
+        write_model(start, layers=1, hidden=32, noise=noise)
+        distill("pipeline=train", *pretrained)
+    distill("pipeline=train", *pretrained)
+    assert manifests() == {"prepare": 1, "train": 2}
+
+
+def test_stages_before_training_need_no_budget(distill, prompts, manifests, capsys):
+    jsonl = ["data=jsonl", f"data.source.path={prompts}", "budget.tokens=null"]
+    distill("pipeline=prepare", *jsonl)
+    assert manifests() == {"prepare": 1}
+    with pytest.raises(SystemExit):
+        distill("pipeline=train", *jsonl)
+    assert "set budget.tokens" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_registered_model_is_a_target_of_evaluation(distill, tmp_path, capsys):
     distill("pipeline=register")
     capsys.readouterr()
@@ -69,6 +95,19 @@ def test_registered_model_is_a_target_of_evaluation(distill, tmp_path, capsys):
         "evaluate.candidates=[models:/draft@champion]",
         f"tracking.uri={uri}",
     )
+    assert "verdict:" in capsys.readouterr().out
+
+
+def test_registered_draft_is_found_in_the_jobs_own_store(distill, tmp_path, capsys):
+    import mlflow
+
+    distill("pipeline=register")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'elsewhere.db'}")  # as in a new process
+    capsys.readouterr()
+    registered = ["draft.model.source=mlflow", "draft.model.id=models:/draft@champion"]
+    distill("pipeline=plan", "draft=ready", *registered)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    distill("pipeline=evaluate", "draft=ready", *registered)
     assert "verdict:" in capsys.readouterr().out
 
 

@@ -42,8 +42,12 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
 
     # Another draft, and the first one's report from its artifacts, with a certificate by now.
     certificate(tmp_path / "outputs", first)
-    ready(again, "pipeline=report")
-    assert "certified: by hand" in (again / "report.html").read_text()
+    own = tmp_path / "own"
+    own.mkdir()
+    ready(again, "pipeline=report", f"--config-dir={own}")
+    redrawn = (again / "report.html").read_text()
+    assert "certified: by hand" in redrawn
+    assert f"python -m distill --config-dir={own} pipeline=report" in redrawn
     distill(
         "pipeline=evaluate", "draft=ready", f"draft.model.id={target}", f"hydra.run.dir={other}"
     )

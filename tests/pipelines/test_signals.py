@@ -1,6 +1,8 @@
 """A job with a cached signal: the same training, without the target."""
 
+import gc
 import json
+import weakref
 
 import pytest
 
@@ -57,3 +59,20 @@ def test_a_draft_made_from_the_target_still_gets_it(distill, last_metrics, loads
     distill("pipeline=train", "signal=top_k", "draft.init=svd")
     assert loads == ["cache", "train"]
     assert last_metrics()
+
+
+def test_the_target_does_not_outlive_the_training(distill, monkeypatch):
+    loaded = []
+
+    def load(cfg):
+        target = inputs.load_configured_target(cfg)
+        loaded.append(weakref.ref(target))
+        return target
+
+    monkeypatch.setattr(train, "load_configured_target", load)
+    gc.disable()  # what frees it is no accident
+    try:
+        distill("pipeline=train", "trainer.decode_every=0.5", "trainer.decode_prompts=2")
+    finally:
+        gc.enable()
+    assert [target() for target in loaded] == [None]

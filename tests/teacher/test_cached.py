@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from distill.data.corpus import load_corpus
-from distill.data.datamodule import CorpusDataModule, Rows
+from distill.data.datamodule import CorpusDataModule, Rows, unsupervised
 from distill.errors import UserError
 from distill.losses import forward_kl
 from distill.losses.sparse import TopK, sampled_divergence, top_k_divergence
@@ -140,6 +140,16 @@ def test_draws_are_the_rows_own_whatever_shard_is_read_first(corpus, target, cac
             assert torch.equal(seen.setdefault(row, ids), ids)
 
 
+def test_a_batch_without_a_token_has_empty_columns(corpus, target, cached) -> None:
+    """A rank with one validation batch fewer than another runs one that supervises nothing."""
+    teacher, _ = cached(LiveTeacher(target()), Samples(draws=2))
+    train, validation = train_batches(corpus)
+    for batch in (train[0], validation[0]):
+        batch = unsupervised(batch)
+        signal = teacher.signal(batch, predicting_positions(batch["supervised"]))
+        assert len(signal.hidden if isinstance(signal, HiddenSignal) else signal.ids) == 0
+
+
 def test_validation_is_exact_whatever_the_codec(corpus, target, cached) -> None:
     teacher, _ = cached(LiveTeacher(target()), Samples(draws=2))
     batch = train_batches(corpus)[1][0]
@@ -199,3 +209,18 @@ def test_a_disk_too_small_is_refused_before_the_target_runs(target, cached, monk
     monkeypatch.setattr(live, "signal", None)
     with pytest.raises(UserError, match="signal=top_k"):
         cached(live, Hidden())
+
+
+@pytest.mark.parametrize("codec", [Hidden(), TopKTail(k=2), Samples(draws=3)])
+def test_columns_are_taken_where_they_lie(codec) -> None:
+    """`pipeline=codecs` takes them on the device of the target."""
+    columns = {
+        "hidden": torch.empty(4, 8, device="meta"),
+        "ids": torch.empty(4, 2, dtype=torch.int, device="meta"),
+        "weights": torch.empty(4, 2, device="meta"),
+        "log_probs": torch.empty(4, 2, device="meta"),
+        "log_tail": torch.empty(4, device="meta"),
+        "counts": torch.empty(4, dtype=torch.int, device="meta"),
+    }
+    taken = codec.take(columns, torch.empty(3, dtype=torch.long, device="meta"))
+    assert all(column.device.type == "meta" and len(column) == 3 for column in taken.values())

@@ -93,11 +93,16 @@ def test_a_stage_that_was_up_to_date_shows_its_recorded_numbers(root):
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(RuntimeError, "FAILED"), (KeyboardInterrupt, "KILLED"), (SystemExit, "KILLED")],
+    [
+        (RuntimeError(), "FAILED"),
+        (KeyboardInterrupt(), "KILLED"),
+        (SystemExit(143), "KILLED"),
+        (SystemExit(1), "FAILED"),
+    ],
 )
 def test_an_interrupted_job_does_not_stay_running(root, error, status):
     job = start_job(CONFIG, TrackingConfig(), root, "job")
-    with pytest.raises(error), job, job.stage("train"):
+    with pytest.raises(type(error)), job, job.stage("train"):
         raise error
     assert statuses(root, job) == {"job": status, "train": status}
     assert not list((root / FOLDER).iterdir())
@@ -183,3 +188,16 @@ def test_a_moved_output_root_is_refused(root):
 def test_flatten_and_numbers():
     assert dict(flatten({"a": {"b": 1, "c": {}}, "d": "x"})) == {"a.b": "1", "a.c": "{}", "d": "x"}
     assert dict(numbers({"a": {"b": 1}, "c": True, "d": "x", "e": None})) == {"a.b": 1.0}
+
+
+def test_two_jobs_that_make_the_experiment_at_once_both_get_it(root, monkeypatch):
+    client, other = connect(TrackingConfig(), root), []
+    find = client.get_experiment_by_name
+
+    def missed(name):
+        """Not there; and now another job makes it."""
+        monkeypatch.setattr(client, "get_experiment_by_name", find)
+        other.append(experiment_id(client, TrackingConfig(), root))
+
+    monkeypatch.setattr(client, "get_experiment_by_name", missed)
+    assert [experiment_id(client, TrackingConfig(), root)] == other

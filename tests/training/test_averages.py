@@ -9,6 +9,7 @@ from torch import nn
 
 from distill.data.datamodule import collate
 from distill.data.packing import collate_packed
+from distill.errors import UserError
 from distill.losses import forward_kl
 from distill.training import module
 from distill.training.gradients import scale_and_clip
@@ -41,7 +42,7 @@ def test_scaled_gradients_are_clipped_by_their_scaled_norm() -> None:
 def test_a_gradient_that_is_not_finite_never_reaches_the_optimizer() -> None:
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([1.0, float("nan")])
-    with pytest.raises(FloatingPointError, match=r"optimizer\.lr"):
+    with pytest.raises(UserError, match=r"optimizer\.lr"):
         scale_and_clip([parameter], scale=1.0, max_norm=1.0)
 
 

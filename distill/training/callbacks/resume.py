@@ -71,7 +71,7 @@ def newest_resumable(folder: Path) -> Path | None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Save the trainer's state; the one before is kept until the new one is on disk. Collective."""
+    """Whether every file in the archive is as it was written: a kill may cut one short."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None

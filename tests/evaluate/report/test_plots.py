@@ -2,7 +2,7 @@
 
 import json
 
-from distill.evaluate.report import plots, training
+from distill.evaluate.report import acceptance, speed, training
 from distill.evaluate.report.drawing import own_ids
 from distill.evaluate.report.facts import Curve, Training
 
@@ -10,14 +10,14 @@ from distill.evaluate.report.facts import Curve, Training
 def test_words_hold_the_numbers(facts) -> None:
     evaluation = facts(batch_sizes=(1, 4)).evaluation
     first = evaluation["table"][0]
-    plot = plots.speedup_by_k(evaluation, evaluation["loads"])
+    plot = speed.speedup_by_k(evaluation, evaluation["loads"])
     assert f"T=1, 1 at a time: k = 1 {first['speedup']['value']:.2f}, k = 2 " in plot.alt
-    assert "code" in plots.alpha_by_domain(evaluation).alt
-    assert f"{first['tokens_per_pass']:.2f}" in plots.tokens_by_k(evaluation).alt
+    assert "code" in acceptance.alpha_by_domain(evaluation).alt
+    assert f"{first['tokens_per_pass']:.2f}" in acceptance.tokens_by_k(evaluation).alt
 
 
 def test_the_same_facts_make_the_same_drawing(facts) -> None:
-    first, again = (plots.alpha_by_position(facts().evaluation) for _ in range(2))
+    first, again = (acceptance.alpha_by_position(facts().evaluation) for _ in range(2))
     assert first == again
 
 
@@ -29,9 +29,9 @@ def test_times_pool_a_clock_by_its_tokens(measurement) -> None:
         measurement("c", committed=10, seconds=2.0),
     ]
     rows[1] = type(rows[1])(**{**vars(rows[1]), "unit": "a"})
-    assert plots._per_token(rows) == [100.0, 200.0]
+    assert speed._per_token(rows) == [100.0, 200.0]
     load = {"sampling": "T=1", "batch_size": 1, "draft": "d"}
-    assert plots.times(rows, load).alt == "Milliseconds per token, medians: plain 150.0."
+    assert speed.times(rows, load).alt == "Milliseconds per token, medians: plain 150.0."
 
 
 def test_training_is_drawn_from_what_was_logged(facts) -> None:
@@ -61,4 +61,4 @@ def test_ids_are_prefixed_with_all_that_refers_to_them() -> None:
 
 def test_evaluation_survives_json(facts) -> None:
     evaluation = facts().evaluation
-    assert plots.speedup_by_k(json.loads(json.dumps(evaluation)), evaluation["loads"])
+    assert speed.speedup_by_k(json.loads(json.dumps(evaluation)), evaluation["loads"])
