@@ -83,9 +83,7 @@ def compare(first: Side, second: Side, bootstrap: Bootstrap) -> Comparison:
         names=(first.name, second.name),
         target=targets[0]["id"],
         loads=[_contrast(first, second, key, bootstrap) for key in common],
-        skipped=[
-            _name(key) for side in (first, second) for key in side.loads if key not in common
-        ],
+        skipped=[_name(key) for side in (first, second) for key in side.loads if key not in common],
     )
 
 

@@ -4,8 +4,6 @@ All take the parts of `evaluation.json` (see `evaluate.outcome`) and give None w
 nothing to draw.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
