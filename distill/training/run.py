@@ -76,6 +76,7 @@ def train_draft(
     """
     check_training(trainer, optimizer, schedule, budget)
     check_head(draft)
+    draft.train()  # a pretrained one comes in eval mode, of which Lightning would warn
     if trainer.compile:
         draft.base_model.compile(dynamic=True)  # micro-batches have many shapes
     lightning.seed_everything(seed, verbose=False)

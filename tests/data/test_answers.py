@@ -78,6 +78,7 @@ def test_answers_depend_on_neither_batch_nor_shard_nor_rank(model, corpus, tmp_p
     assert rows(one) == rows(two)
 
 
+@pytest.mark.filterwarnings("ignore:the target puts")
 def test_padded_ids_are_never_answered(model, corpus, tmp_path):
     """Rows 60 to 69 of the head are padding, and here far the likeliest."""
     torch.manual_seed(0)
