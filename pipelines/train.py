@@ -122,8 +122,9 @@ def _train(
 
 
 def _trainer_settings(cfg: DictConfig) -> dict[str, Any]:
-    """Without decoding, how it would be done is no part of what the training is."""
+    """What the training is: not how often it saves, nor how a decoding that is off would be done."""
     settings = plain(cfg.trainer)
+    del settings["resume_every_seconds"]
     if not settings["decode_every"]:
         return {name: value for name, value in settings.items() if not name.startswith("decode_")}
     return settings
