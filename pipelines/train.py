@@ -122,7 +122,7 @@ def _train(
 
 
 def _trainer_settings(cfg: DictConfig) -> dict[str, Any]:
-    """What the training is: not how often it saves, nor how a decoding that is off would be done."""
+    """What the training is: not how often it saves, nor how a decoding that is off would go."""
     settings = plain(cfg.trainer)
     del settings["resume_every_seconds"]
     if not settings["decode_every"]:
