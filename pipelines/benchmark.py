@@ -13,7 +13,7 @@ from distill.artifacts import Artifact, write_json
 from distill.errors import UserError
 from distill.evaluate.benchmark import Contest, benchmark
 from distill.evaluate.tables import as_text, decoding_table
-from distill.pipelines import prepare
+from distill.pipelines import prepare, training_benchmark
 from distill.pipelines.inputs import plain
 from distill.pipelines.pair import find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
@@ -21,17 +21,20 @@ from distill.tracking.runs import Run
 from distill.versions import hardware
 
 log = logging.getLogger(__name__)
-TABLE, RESULTS = "table.txt", "benchmark.json"
+TABLE, RESULTS = training_benchmark.TABLE, training_benchmark.RESULTS
+SIZES = ("num_draft_tokens", "batch_sizes", "max_new_tokens", "repetitions")
 
 
 @as_job
 def run(cfg: DictConfig) -> Artifact:
     """`what=decoding`: plain and speculative decoding here and in transformers.
 
+    `what=training`: training here and in TRL, and the fused loss beside its matrix products.
+
     Raises:
         UserError: an unknown benchmark, or settings that cannot be measured.
     """
-    benchmarks = {"decoding": _decoding}
+    benchmarks = {"decoding": _decoding, "training": training_benchmark.training}
     if cfg.what not in benchmarks:
         raise UserError(f"what={cfg.what}: there is no such benchmark; use {', '.join(benchmarks)}")
     measured = benchmarks[cfg.what](cfg)
@@ -46,7 +49,7 @@ def _decoding(cfg: DictConfig) -> Artifact:
     pair = find_pair(cfg)
     settings = {
         "what": cfg.what,
-        "benchmark": plain(cfg.benchmark),
+        "benchmark": {name: plain(cfg.benchmark)[name] for name in SIZES},
         "dtype": cfg.target.dtype,
         "draft": pair.draft_weights_sha256,
         "target": pair.target_weights_sha256,
@@ -78,7 +81,8 @@ def _decoding(cfg: DictConfig) -> Artifact:
 
 
 def _check(cfg: DictConfig) -> None:
-    for name, value in plain(cfg.benchmark).items():
+    for name in SIZES:
+        value = plain(cfg.benchmark)[name]
         values = value if isinstance(value, list) else [value]
         if not values or min(values) < 1:
             raise UserError(f"benchmark.{name}={value}: give values from 1 up")

@@ -9,11 +9,18 @@ from distill.models.plan import plan_draft
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.candidates import trains
 from distill.pipelines.grid import check_evaluation
-from distill.pipelines.inputs import draft_folder, output_root, plain, target_folder
+from distill.pipelines.inputs import (
+    draft_folder,
+    output_root,
+    plain,
+    reference_folder,
+    target_folder,
+)
 from distill.pipelines.reporting import check_run_folder
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
 from distill.teacher.codecs import Live
+from distill.training.on_policy import WRITERS
 from distill.training.run import check_training
 
 
@@ -32,6 +39,8 @@ def check_everything(cfg: DictConfig) -> None:
     if trains(cfg):
         check_training(cfg.trainer, cfg.optimizer, cfg.schedule, cfg.budget)
         hydra.utils.instantiate(cfg.objective).check(codec)
+        if (reference := reference_folder(cfg)) is not None:
+            shared_vocabulary(target_folder(cfg), reference)
         _check_on_policy(cfg, live=isinstance(codec, Live))
     source = hydra.utils.instantiate(cfg.data.source)
     source.check()
@@ -45,6 +54,10 @@ def _check_on_policy(cfg: DictConfig, live: bool) -> None:
     share = cfg.data.on_policy
     if not 0.0 <= share <= 1.0:
         raise UserError(f"data.on_policy is {share}; use a share of the rows, 0 to 1")
+    if cfg.data.on_policy_by not in WRITERS:
+        raise UserError(
+            f"data.on_policy_by is {cfg.data.on_policy_by}; use one of {', '.join(WRITERS)}"
+        )
     if share and not live:
         raise UserError(
             "data.on_policy: the target must judge what the draft just wrote; use signal=live"

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from distill.artifacts import Artifact, write_json
 from distill.data.datamodule import CorpusDataModule
+from distill.errors import UserError
 from distill.evaluate.codecs import compare_codecs
 from distill.evaluate.tables import as_text, fidelity_table
 from distill.models.vocabulary import shared_vocabulary
@@ -37,7 +38,12 @@ def run(cfg: DictConfig) -> Artifact:
 
     The draft is the configured one as it starts; `draft=ready draft.model.id=FOLDER` looks at a
     trained one.
+
+    Raises:
+        UserError: an objective that compares with a second draft.
     """
+    if cfg.objective.weighting == "learnable":
+        raise UserError("pipeline=codecs has no reference draft: set objective.weighting=none")
     corpus = generate.run(cfg)
     settings = {
         **{name: plain(cfg[name]) for name in ("codecs", "draft", "objective")},

@@ -57,6 +57,13 @@ def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:
     return _folder(key, cache_root(cfg), role)
 
 
+def reference_folder(cfg: DictConfig) -> Path | None:
+    """The draft that `objective.weighting=learnable` compares with; None for any other."""
+    if cfg.objective.get("weighting") != "learnable":
+        return None
+    return model_folder(cfg, ModelConfig("folder", cfg.objective.reference), "objective.reference")
+
+
 def device(cfg: DictConfig) -> "torch.device":
     """Where models are loaded: what `trainer.accelerator` asks for, each rank on its own GPU."""
     import torch

@@ -1,6 +1,7 @@
 """A job with a cached signal: the same training, without the target."""
 
 import json
+import shutil
 
 import pytest
 
@@ -57,3 +58,20 @@ def test_a_draft_made_from_the_target_still_gets_it(distill, last_metrics, loads
     distill("pipeline=train", "signal=top_k", "draft.init=svd")
     assert loads == ["cache", "train"]
     assert last_metrics()
+
+
+@pytest.mark.parametrize("signal", ["live", "top_k"])
+def test_a_first_draft_is_the_reference_of_a_second(distill, last_metrics, tmp_path, signal):
+    """The second training is another artifact, found again where the reference is a copy."""
+    distill("pipeline=train", "draft=scratch")
+    trainings = tmp_path / "outputs" / "artifacts" / "train"
+    (first,) = trainings.glob("*/candidates")
+    reference = sorted(first.iterdir())[-1]
+    copy = tmp_path / "copy"
+    for folder in (reference, reference, shutil.copytree(reference, copy)):
+        distill(
+            "pipeline=train", "draft=scratch", "objective.weighting=learnable",
+            f"objective.reference={folder}", "seed=1", f"signal={signal}",
+        )  # fmt: skip
+    assert len(list(trainings.glob("*/manifest.json"))) == 2
+    assert len(last_metrics()) == 4
