@@ -228,8 +228,6 @@ class BenchmarkConfig:
     """Optimiser steps of a training run that are timed, after `warmup`."""
     trl_python: str | None = None
     """An interpreter of an environment that has TRL; null: that arm is left out."""
-    trl_fused: bool = True
-    """Also with TRL's loss in chunks, which a TRL before its `use_fused_linear_loss` lacks."""
 
 
 @dataclass

@@ -66,9 +66,9 @@ def here() -> list[str]:
     return [sys.executable, "-m", "distill.evaluate.training_arm"]
 
 
-def trl(python: str, *, fused: bool) -> list[str]:
-    """The command of TRL's arm, for an interpreter that has TRL. fused: with its chunked loss."""
-    return [python, str(TRL_ARM), *(["--fused"] if fused else [])]
+def trl(python: str) -> list[str]:
+    """The command of TRL's arm, for an interpreter that has TRL."""
+    return [python, str(TRL_ARM)]
 
 
 def race(

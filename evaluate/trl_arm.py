@@ -1,6 +1,6 @@
 """One run of TRL's GKD trainer for `evaluate/training_speed.py`.
 
-A script, run as `… [--fused] FOLDER` in an environment that has TRL and not this package: it
+A script, run as `… FOLDER` in an environment that has TRL and not this package: it
 imports nothing of ours.
 """
 
@@ -36,18 +36,20 @@ class Starts(TrainerCallback):
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Whole rows to learn from: the prompt is the first token, which nothing predicts."""
+    """Whole rows to learn from but their first token, which nothing predicts."""
     ids = torch.tensor([row["input_ids"] for row in rows])
+    labels = ids.clone()
+    labels[:, 0] = -100
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "labels": ids.clone(),
+        "labels": labels,
         "prompts": ids[:, :1],
         "prompt_attention_mask": torch.ones_like(ids[:, :1]),
     }
 
 
-def main(folder: Path, fused: bool) -> None:
+def main(folder: Path) -> None:
     job = json.loads((folder / "job.json").read_text())
     rows = json.loads(Path(job["rows"]).read_text())
     steps = job["warmup"] + job["steps"] + 1
@@ -58,7 +60,7 @@ def main(folder: Path, fused: bool) -> None:
     trainer = InOrder(
         model=AutoModelForCausalLM.from_pretrained(job["draft"], dtype=torch.float32),
         teacher_model=AutoModelForCausalLM.from_pretrained(job["target"], dtype=dtype),
-        args=settings(job, folder, steps, fused),
+        args=settings(job, folder, steps),
         data_collator=collate,
         train_dataset=Dataset.from_dict({"input_ids": rows}),
         processing_class=AutoTokenizer.from_pretrained(job["target"]),
@@ -71,11 +73,8 @@ def main(folder: Path, fused: bool) -> None:
     (folder / "run.json").write_text(json.dumps(told))
 
 
-def settings(job: dict[str, Any], folder: Path, steps: int, fused: bool) -> GKDConfig:
+def settings(job: dict[str, Any], folder: Path, steps: int) -> GKDConfig:
     """Forward KL (beta 0) on the rows themselves (lmbda 0), memory not traded for time."""
-    if fused and "use_fused_linear_loss" not in GKDConfig.__dataclass_fields__:
-        sys.exit("this TRL has no use_fused_linear_loss: set benchmark.trl_fused=false")
-    loss = {"use_fused_linear_loss": True} if fused else {}
     return GKDConfig(
         output_dir=str(folder),
         beta=0.0,
@@ -97,9 +96,8 @@ def settings(job: dict[str, Any], folder: Path, steps: int, fused: bool) -> GKDC
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        **loss,
     )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[-1]), "--fused" in sys.argv)
+    main(Path(sys.argv[1]))

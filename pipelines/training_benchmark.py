@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TABLE, RESULTS = "table.txt", "benchmark.json"
-MEASURED = ("warmup", "steps", "repetitions", "trl_python", "trl_fused")
+MEASURED = ("warmup", "steps", "repetitions", "trl_python")
 
 
 def training(cfg: DictConfig) -> Artifact:
@@ -104,10 +104,7 @@ def _measure(cfg: DictConfig, corpus: Artifact, half: bool, place: Path) -> dict
     log.info("benchmark: the loss is measured; now whole training runs")
     arms = {"here": here()}
     if cfg.benchmark.trl_python is not None:
-        python = str(Path(cfg.benchmark.trl_python).expanduser())
-        arms["trl"] = trl(python, fused=False)
-        if cfg.benchmark.trl_fused:
-            arms["trl fused"] = trl(python, fused=True)
+        arms["trl"] = trl(str(Path(cfg.benchmark.trl_python).expanduser()))
     runs = race(arms, job, place / "runs", cfg.benchmark.repetitions)
     return {
         "arms": {
