@@ -17,6 +17,7 @@ from distill.pipelines.inputs import (
     target_folder,
 )
 from distill.pipelines.reporting import check_run_folder
+from distill.pipelines.self_prompt import check_prompting
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
 from distill.teacher.codecs import Live
@@ -44,6 +45,7 @@ def check_everything(cfg: DictConfig) -> None:
         _check_on_policy(cfg, live=isinstance(codec, Live))
     source = hydra.utils.instantiate(cfg.data.source)
     source.check()
+    check_prompting(cfg, source)
     check_evaluation(cfg, source)
     shared_vocabulary(target_folder(cfg), draft_folder(cfg))
     if trains(cfg) and draft_folder(cfg) is None:

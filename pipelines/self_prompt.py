@@ -11,7 +11,7 @@ from distill.artifacts import Artifact
 from distill.data.self_prompt import PROMPTS, write_prompts
 from distill.data.sources import SelfPromptedSource, Source
 from distill.data.sources.self_prompted import self_prompted
-from distill.data.user_turn import user_turn
+from distill.data.user_turn import UserTurn, user_turn
 from distill.errors import UserError
 from distill.models.target import eos_token_ids
 from distill.pipelines.inputs import (
@@ -48,6 +48,18 @@ def open_source(cfg: DictConfig) -> tuple[Source, list[Artifact]]:
     return source, written
 
 
+def check_prompting(cfg: DictConfig, source: Source) -> None:
+    """Refuse a target that cannot write users' turns, where the data asks it to."""
+    if self_prompted(source):
+        _turn(cfg)
+
+
+def _turn(cfg: DictConfig) -> UserTurn:
+    place = target_folder(cfg)
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    return user_turn(tokenizer, target_config(cfg), eos_token_ids(place))
+
+
 def _write(cfg: DictConfig, source: SelfPromptedSource) -> Artifact:
     target = target_identity(cfg)
     settings = {
@@ -61,9 +73,7 @@ def _write(cfg: DictConfig, source: SelfPromptedSource) -> Artifact:
     }
 
     def produce(folder: Path, _: Run) -> dict[str, Any]:
-        place = target_folder(cfg)
-        tokenizer = AutoTokenizer.from_pretrained(place)
-        turn = user_turn(tokenizer, target_config(cfg), eos_token_ids(place))
+        turn = _turn(cfg)
         return write_prompts(load_configured_target(cfg), turn, source, folder, seed=cfg.seed)
 
     return run_stage(cfg, "self_prompt", settings, [], produce)

@@ -94,7 +94,7 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["objective.keep=0"], "objective.keep"),
         (
             ["objective.weighting=learnable", "objective.reference=/no/such/folder"],
-            "objective.reference",
+            "/no/such/folder does not exist",
         ),
     ],
 )
