@@ -67,8 +67,11 @@ def here() -> list[str]:
 
 
 def trl(python: str) -> list[str]:
-    """The command of TRL's arm, for an interpreter that has TRL."""
-    return [python, str(TRL_ARM)]
+    """The command of TRL's arm, for an interpreter that has TRL.
+
+    -P: modules that lie beside the script must not stand in for the standard library's.
+    """
+    return [python, "-P", str(TRL_ARM)]
 
 
 def race(
