@@ -16,8 +16,9 @@ from distill.training.objective import Objective
 from distill.training.selection import most_behind
 
 P, Q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.7, 0.2, 0.1])
+FAR = torch.tensor([0.9, 0.05, 0.05])
 KL = 0.0920
-"""KL(P‖Q); Σ min(P, Q) is 0.8."""
+"""KL(P‖Q). Σ min(P, ·) is 0.8 with Q, 0.6 with FAR."""
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0.2, [1]), (0.4, [1, 3]), (0.41, [1, 3, 4])])
@@ -29,10 +30,10 @@ def test_the_largest_excesses_are_kept(keep, kept) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["hidden", "top_k"])
 def test_only_what_can_be_reached_and_is_not_is_learnt(sparse) -> None:
-    """Tokens: behind the reference; learnt; beyond the reference too. A third of them is one."""
+    """Tokens: furthest off, but so is the reference; learnt; behind it. A third of them is one."""
     head = Head(torch.eye(3))
-    hidden = torch.stack([Q, P, Q]).log().requires_grad_()
-    reference = HiddenSignal(torch.stack([P, P, Q]).log(), head)
+    hidden = torch.stack([FAR, P, Q]).log().requires_grad_()
+    reference = HiddenSignal(torch.stack([FAR, P, P]).log(), head)
     p = P.log().expand(3, 3)
     signal = keep_top_k(p, 3) if sparse else HiddenSignal(p, head)
     loss, sums = Objective(weighting="learnable", reference="there", keep=1 / 3, chunk_size=2)(
@@ -46,10 +47,10 @@ def test_only_what_can_be_reached_and_is_not_is_learnt(sparse) -> None:
     )
     loss.backward()
     assert loss.item() == pytest.approx(KL, abs=1e-4)
-    torch.testing.assert_close(hidden.grad[0], torch.tensor([0.2, -0.1, -0.1]))
-    assert not hidden.grad[1:].any()
+    torch.testing.assert_close(hidden.grad[2], torch.tensor([0.2, -0.1, -0.1]))
+    assert not hidden.grad[:2].any()
     assert (float(sums["weight"]), float(sums["tokens"])) == (1, 3)
-    assert sums["alpha"].item() == pytest.approx(0.8 + 1.0 + 0.8)
+    assert sums["alpha"].item() == pytest.approx(0.6 + 1.0 + 0.8)
     assert sums["agreement"].item() == 3
 
 
