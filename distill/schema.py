@@ -71,7 +71,9 @@ class DataConfig:
     validation_rows: int = 64
     evaluation_rows: int = 64
     on_policy: float = 0.0
-    """Share of the training rows that the draft answers itself, anew each time; signal=live."""
+    """Share of the training rows that are answered anew each time; signal=live."""
+    on_policy_by: str = "draft"
+    """Who answers them: `draft`, or `pair`, by speculative decoding with the target's law."""
     packing: bool = False
     """Several training rows in one sequence, each seeing itself only."""
 
@@ -211,13 +213,21 @@ class CertifyConfig:
 
 @dataclass
 class BenchmarkConfig:
-    """`what=decoding`: this engine against transformers' `generate`, greedy, no end token."""
+    """`what=decoding`: this engine against transformers' `generate`, greedy, no end token.
+
+    `what=training`: this trainer against TRL's GKD trainer, and the loss against its products.
+    """
 
     num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
     batch_sizes: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     max_new_tokens: int = 48
     repetitions: int = 2
     """Each is all arms in order, then in reverse: A B B A."""
+    warmup: int = 2
+    steps: int = 6
+    """Optimiser steps of a training run that are timed, after `warmup`."""
+    trl_python: str | None = None
+    """An interpreter of an environment that has TRL; null: that arm is left out."""
 
 
 @dataclass

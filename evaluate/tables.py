@@ -1,7 +1,9 @@
 """Tables for a person at a terminal."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -113,6 +115,33 @@ def decoding_table(lines: Sequence[Line]) -> Table:
         "predicted: tokens/pass / (v + k·c), c one draft step and v one pass over k+1 tokens, in "
         "steps of plain decoding, from the same runs. efficiency: speedup / predicted."
     )
+    return view
+
+
+def training_table(found: Mapping[str, Any]) -> Table:
+    """One line per arm. Ratios: of rates at the same place of A B B A; of median peaks."""
+    view = Table(title="Training: median (lowest to highest)")
+    for heading in ("arm", "tokens/s", "here over it", "peak MB", "it over here"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    rates = {name: Rate(arm["rates"]) for name, arm in found["arms"].items()}
+    peaks = {name: [n / 1e6 for n in arm["peak_bytes"]] for name, arm in found["arms"].items()}
+    for name in rates:
+        view.add_row(
+            name,
+            _rate(rates[name]),
+            f"{rates['here'].over(rates[name]):.2f}×",
+            f"{median(peaks[name]):.0f} ({min(peaks[name]):.0f}–{max(peaks[name]):.0f})",
+            f"{median(peaks[name]) / median(peaks['here']):.2f}×",
+        )
+    shares = found["shares_of_products"]
+    view.caption = (
+        f"Matrix products alone take {median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f}) of "
+        "the fused loss's time with its gradients. "
+    )
+    if found["same_update"] is None:
+        view.caption += "benchmark.trl_python is null: TRL's arm was left out."
+    else:
+        view.caption += f"The arms' updates of the draft have cosine {found['same_update']:.4f}."
     return view
 
 

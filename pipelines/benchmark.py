@@ -13,24 +13,27 @@ from distill.artifacts import Artifact, write_json
 from distill.errors import UserError
 from distill.evaluate.benchmark import Contest, benchmark
 from distill.evaluate.tables import as_text, decoding_table
-from distill.pipelines import prepare
+from distill.pipelines import prepare, training_benchmark
 from distill.pipelines.inputs import check_at_least, machine, plain
 from distill.pipelines.pair import find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
 from distill.tracking.runs import Run
 
 log = logging.getLogger(__name__)
-TABLE, RESULTS = "table.txt", "benchmark.json"
+TABLE, RESULTS = training_benchmark.TABLE, training_benchmark.RESULTS
+SIZES = ("num_draft_tokens", "batch_sizes", "max_new_tokens", "repetitions")
 
 
 @as_job
 def run(cfg: DictConfig) -> Artifact:
     """`what=decoding`: plain and speculative decoding here and in transformers.
 
+    `what=training`: training here and in TRL, and the fused loss beside its matrix products.
+
     Raises:
         UserError: an unknown benchmark, or settings that cannot be measured.
     """
-    benchmarks = {"decoding": _decoding}
+    benchmarks = {"decoding": _decoding, "training": training_benchmark.training}
     if cfg.what not in benchmarks:
         raise UserError(f"what={cfg.what}: there is no such benchmark; use {', '.join(benchmarks)}")
     measured = benchmarks[cfg.what](cfg)
@@ -40,12 +43,12 @@ def run(cfg: DictConfig) -> Artifact:
 
 
 def _decoding(cfg: DictConfig) -> Artifact:
-    check_at_least(1, "benchmark", plain(cfg.benchmark))
+    check_at_least(1, "benchmark", {name: plain(cfg.benchmark)[name] for name in SIZES})
     prompts = held_out(prepare.run(cfg), max(cfg.benchmark.batch_sizes))
     pair = find_pair(cfg)
     settings = {
         "what": cfg.what,
-        "benchmark": plain(cfg.benchmark),
+        "benchmark": {name: plain(cfg.benchmark)[name] for name in SIZES},
         "dtype": cfg.target.dtype,
         "draft": pair.draft_weights_sha256,
         "target": pair.target_weights_sha256,

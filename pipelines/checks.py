@@ -14,16 +14,19 @@ from distill.pipelines.inputs import (
     draft_folder,
     output_root,
     plain,
+    reference_folder,
     target_folder,
 )
 from distill.pipelines.reporting import check_run_folder
+from distill.pipelines.self_prompt import check_prompting
 from distill.pipelines.stage import asked_stage
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
 from distill.teacher.codecs import Live
+from distill.training.on_policy import WRITERS
 from distill.training.run import check_training
 
-BEFORE_TRAINING = ("prepare", "generate", "cache", "codecs")
+BEFORE_TRAINING = ("prepare", "self_prompt", "generate", "cache", "codecs")
 """Stages that end before training: they need no budget."""
 
 ROWS = ("train_rows", "validation_rows", "evaluation_rows")
@@ -49,11 +52,14 @@ def check_everything(cfg: DictConfig) -> None:
         budget = None if asked in BEFORE_TRAINING else cfg.budget
         check_training(cfg.trainer, cfg.optimizer, cfg.schedule, budget)
         hydra.utils.instantiate(cfg.objective).check(codec)
+        if (reference := reference_folder(cfg)) is not None:
+            shared_vocabulary(target_folder(cfg), reference)
         _check_on_policy(cfg, live=isinstance(codec, Live))
     rows = {name: cfg.data[name] for name in ROWS if cfg.data[name] is not None}
     check_at_least(0, "data", rows)
     source = hydra.utils.instantiate(cfg.data.source)
     source.check()
+    check_prompting(cfg, source)
     check_evaluation(cfg, source)
     shared_vocabulary(target_folder(cfg), draft_folder(cfg))
     if trained and draft_folder(cfg) is None:
@@ -64,6 +70,10 @@ def _check_on_policy(cfg: DictConfig, live: bool) -> None:
     share = cfg.data.on_policy
     if not 0.0 <= share <= 1.0:
         raise UserError(f"data.on_policy is {share}; use a share of the rows, 0 to 1")
+    if cfg.data.on_policy_by not in WRITERS:
+        raise UserError(
+            f"data.on_policy_by is {cfg.data.on_policy_by}; use one of {', '.join(WRITERS)}"
+        )
     if share and not live:
         raise UserError(
             "data.on_policy: the target must judge what the draft just wrote; use signal=live"

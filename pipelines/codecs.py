@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from distill.artifacts import Artifact, write_json
 from distill.data.datamodule import CorpusDataModule
+from distill.errors import UserError
 from distill.evaluate.codecs import compare_codecs
 from distill.evaluate.tables import as_text, fidelity_table
 from distill.models.vocabulary import shared_vocabulary
@@ -41,11 +42,14 @@ def run(cfg: DictConfig) -> Artifact:
     trained one.
 
     Raises:
-        UserError: counts below 1, or fewer than two repetitions.
+        UserError: counts below 1, fewer than two repetitions, or an objective that compares with a
+            second draft.
     """
     sizes = plain(cfg.codecs)
     check_at_least(1, "codecs", {name: value for name, value in sizes.items() if value != []})
     check_at_least(2, "codecs", {"repetitions": sizes["repetitions"]})  # noise is a spread
+    if cfg.objective.weighting == "learnable":
+        raise UserError("pipeline=codecs has no reference draft: set objective.weighting=none")
     corpus = generate.run(cfg)
     settings = {
         **{name: plain(cfg[name]) for name in ("codecs", "draft", "objective")},

@@ -45,8 +45,10 @@ def decoding_callback(
     )
 
 
-def rollouts(cfg: DictConfig, vocabulary_size: int) -> OnPolicy | None:
-    """What `data.on_policy` lets the draft write for itself; None where it writes nothing."""
+def rollouts(
+    cfg: DictConfig, target: "PreTrainedModel | None", vocabulary_size: int
+) -> OnPolicy | None:
+    """Who answers the rows of `data.on_policy`; None where there are none."""
     if not cfg.data.on_policy:
         return None
     return OnPolicy(
@@ -55,4 +57,5 @@ def rollouts(cfg: DictConfig, vocabulary_size: int) -> OnPolicy | None:
         eos_token_ids=eos_token_ids(target_folder(cfg)),
         vocabulary_size=vocabulary_size,
         seed=cfg.seed,
+        target=target if cfg.data.on_policy_by == "pair" else None,
     )

@@ -115,6 +115,13 @@ def check_at_least(least: int, group: str, values: Mapping[str, Any]) -> None:
             raise UserError(f"{group}.{name}={value}: give values from {least} up")
 
 
+def reference_folder(cfg: DictConfig) -> Path | None:
+    """The draft that `objective.weighting=learnable` compares with; None for any other."""
+    if cfg.objective.get("weighting") != "learnable":
+        return None
+    return model_folder(cfg, ModelConfig("folder", cfg.objective.reference), "objective.reference")
+
+
 def device(cfg: DictConfig) -> "torch.device":
     """Where models are loaded: what `trainer.accelerator` asks for, each rank on its own GPU."""
     import torch

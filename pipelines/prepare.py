@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-import hydra
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
 from distill.artifacts import Artifact
 from distill.data.corpus import build_corpus
 from distill.pipelines.inputs import plain, target_config, target_folder, target_identity
+from distill.pipelines.self_prompt import open_source
 from distill.pipelines.stage import as_job, run_stage
 from distill.tracking.runs import Run
 
-BATCHING = ("packing", "on_policy")
+BATCHING = ("packing", "on_policy", "on_policy_by")
 
 
 @as_job
@@ -23,8 +23,7 @@ def run(cfg: DictConfig) -> Artifact:
     Raises:
         UserError: the source cannot give a usable row (found out before anything is loaded).
     """
-    source = hydra.utils.instantiate(cfg.data.source)
-    source.check()
+    source, written = open_source(cfg)
     target = target_identity(cfg)
     settings = {
         # How rows are batched later does not change them.
@@ -40,4 +39,4 @@ def run(cfg: DictConfig) -> Artifact:
         tokenizer = AutoTokenizer.from_pretrained(target_folder(cfg))
         return build_corpus(source, tokenizer, cfg.data, target_config(cfg), folder, seed=cfg.seed)
 
-    return run_stage(cfg, "prepare", settings, [], produce)
+    return run_stage(cfg, "prepare", settings, written, produce)

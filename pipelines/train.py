@@ -13,6 +13,7 @@ from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus, token_counts
 from distill.data.datamodule import CorpusDataModule
 from distill.models.draft import initialise_draft, load_draft
+from distill.models.identity import identify
 from distill.models.importance import Calibration
 from distill.models.plan import plan_draft
 from distill.models.svd import HeadStatistics, measure_statistics
@@ -20,15 +21,18 @@ from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines import cache, generate, prepare
 from distill.pipelines.decoders import decoding_callback, rollouts
 from distill.pipelines.inputs import (
+    cache_root,
+    device,
     draft_folder,
     draft_weights,
     load_configured_target,
     plain,
+    reference_folder,
     target_folder,
     target_identity,
 )
 from distill.pipelines.stage import as_job, run_stage
-from distill.schema import DraftConfig
+from distill.schema import DraftConfig, ModelConfig
 from distill.teacher.cached import CachedTeacher
 from distill.teacher.codecs import Live
 from distill.teacher.hidden import check_packing
@@ -36,7 +40,7 @@ from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
-from distill.training.run import train_draft
+from distill.training.run import pick_precision, train_draft
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -60,10 +64,8 @@ def run(cfg: DictConfig) -> Artifact:
     signal = None if live else cache.run(cfg)
     target = target_identity(cfg)
     settings = {
-        **{
-            name: plain(cfg[name])
-            for name in ("draft", "objective", "optimizer", "schedule", "budget")
-        },
+        **{name: plain(cfg[name]) for name in ("draft", "optimizer", "schedule", "budget")},
+        "objective": _objective_settings(cfg),
         **draft_weights(cfg),
         "trainer": _trainer_settings(cfg),
         **{name: cfg.data[name] for name in prepare.BATCHING},
@@ -94,6 +96,7 @@ def _train(
     log.info("draft:\n%s", description)
     teacher = _teacher(cfg, draft, target, signal, vocabulary.size)
     decoding = decoding_callback(cfg, corpus, target, vocabulary.size) if decodes else None
+    on_policy = rollouts(cfg, target, vocabulary.size)
     del target  # a cached signal needs no more of it
     datamodule = CorpusDataModule(
         corpus.path,
@@ -114,7 +117,8 @@ def _train(
         folder,
         vocabulary_size=vocabulary.size,
         target_folder=target_folder(cfg),
-        on_policy=rollouts(cfg, vocabulary.size),
+        on_policy=on_policy,
+        reference=_reference(cfg, vocabulary.size),
         logger=lightning_logger(stage),
         decoding=decoding,
         seed=cfg.seed,
@@ -128,6 +132,25 @@ def _trainer_settings(cfg: DictConfig) -> dict[str, Any]:
     if not settings["decode_every"]:
         return {name: value for name, value in settings.items() if not name.startswith("decode_")}
     return settings
+
+
+def _objective_settings(cfg: DictConfig) -> dict[str, Any]:
+    """A reference draft is what its weights are, wherever they lie."""
+    settings, folder = plain(cfg.objective), reference_folder(cfg)
+    if folder is None:
+        return settings
+    identity = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
+    return settings | {"reference": identity.weights_sha256}
+
+
+def _reference(cfg: DictConfig, vocabulary_size: int) -> LiveTeacher | None:
+    """The draft of a `learnable` objective, as exact as the one that is trained."""
+    folder = reference_folder(cfg)
+    if folder is None:
+        return None
+    half = pick_precision(cfg.trainer) == "bf16-mixed"
+    dtype = torch.bfloat16 if half else torch.float32
+    return LiveTeacher(load_draft(folder, dtype=dtype, device=device(cfg)), vocabulary_size)
 
 
 def _teacher(

@@ -59,6 +59,22 @@ def chunked_linear_loss(
     return loss, dict(zip(names, sums.unbind(), strict=True))
 
 
+@torch.no_grad()
+def token_scores(
+    hidden: Tensor, head: Head, teacher: ChunkTeacher, chunk_size: int, compute_dtype: torch.dtype
+) -> Scores:
+    """Score each token of head(hidden): [T, d] → [T] each. No gradient, and no product for one."""
+    head = head.to(compute_dtype)
+    rows = padded_rows(min(chunk_size, max(len(hidden), 1)))
+    logits = hidden.new_zeros(rows, head.weight.shape[0], dtype=compute_dtype)
+    parts = [Scores(*hidden.new_zeros(3, 0, dtype=torch.float32))]
+    for first in range(0, len(hidden), chunk_size):
+        chunk = hidden[first : first + chunk_size].to(compute_dtype)
+        head.logits_into(logits[: len(chunk)], chunk)
+        parts.append(teacher.score_(logits, first, len(chunk)))
+    return Scores(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
 class _Setting(NamedTuple):
     head: Head
     teacher: ChunkTeacher

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from distill.schema import OptimizerConfig, ScheduleConfig
+from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import Teacher, TeacherSignal, predicting_positions
 from distill.training.average import WeightAverage
 from distill.training.clock import Clock
@@ -41,7 +42,8 @@ class DistillModule(lightning.LightningModule):
     ranks only once they are complete, so neither micro-batches nor ranks weigh more for holding
     fewer tokens.
 
-    The teacher is no submodule: it has no part in parameters, optimizer, checkpoints or train().
+    Teacher and reference (the draft that a `learnable` objective compares with) are no submodules:
+    they have no part in parameters, optimizer, checkpoints or train().
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class DistillModule(lightning.LightningModule):
         vocabulary_size: int,
         gradient_clip: float = 1.0,
         on_policy: OnPolicy | None = None,
+        reference: LiveTeacher | None = None,
     ):
         super().__init__()
         self.automatic_optimization = False
@@ -70,6 +73,7 @@ class DistillModule(lightning.LightningModule):
         """Whether any rank was asked to stop; known alike on all ranks after each window."""
         self._average = WeightAverage(draft.parameters(), optimizer.ema) if optimizer.ema else None
         self._on_policy = on_policy
+        self._reference = reference
         self._objective = objective
         self._optimizer_config = optimizer
         self._schedule = schedule
@@ -95,6 +99,8 @@ class DistillModule(lightning.LightningModule):
 
     def on_fit_start(self) -> None:
         self.teacher.to(self.device)
+        if self._reference is not None:
+            self._reference.to(self.device)
 
     def on_train_start(self) -> None:
         self.draft.train()
@@ -156,9 +162,13 @@ class DistillModule(lightning.LightningModule):
         )
         tokens, weight = sum(positions.numel() for _, positions in work), 0.0
         for index, (batch, positions) in enumerate(work):
-            signal = self.teacher.signal(batch, positions) if positions.numel() else None
+            signal = reference = None
+            if positions.numel():
+                signal = self.teacher.signal(batch, positions)
+                if self._reference is not None and objective is not None:
+                    reference = self._reference.signal(batch, positions)
             with self._gradient_sync(last=index == len(work) - 1):
-                loss, sums = self.student(batch, positions, signal, objective)
+                loss, sums = self.student(batch, positions, signal, objective, reference)
                 self.manual_backward(loss)
             meter.add(sums)
             weight += float(sums.get("weight", positions.numel()))

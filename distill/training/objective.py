@@ -5,11 +5,13 @@ T supervised tokens of the micro-batch, d the draft's width, D the target's, V v
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from distill.errors import UserError
+from distill.losses.dense import TokenLoss
 from distill.losses.divergence import check_temperature
 from distill.losses.entropy import head_entropy, sparse_entropy
 from distill.losses.fused import fused_linear_loss
@@ -20,8 +22,9 @@ from distill.losses.mixture import Mixture, as_divergence
 from distill.losses.sparse import check_sampled
 from distill.teacher.codecs import Hidden, Live, Samples
 from distill.teacher.signals import HiddenSignal, TeacherSignal
+from distill.training.selection import chunk_teacher, select
 
-WEIGHTINGS = ("none", "entropy")
+WEIGHTINGS = ("none", "entropy", "learnable")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Objective:
     chunk_size: tokens whose logits exist at one time. compiled: torch.compile the loss.
     weighting: `entropy` multiplies a token's loss by exp(entropy_slope · H(p)): below 0 the draft
     learns first what the target is sure of, above 0 what it hesitates over.
+    `learnable` learns only the share `keep` of a micro-batch's tokens, those where the draft is
+    furthest behind the draft in the folder `reference` (see `distill.training.selection`).
     hidden_match: share of the budget at its start in which the draft's states, through a learned
     linear map, regress the target's instead.
     """
@@ -44,6 +49,8 @@ class Objective:
     compiled: bool = False
     weighting: str = "none"
     entropy_slope: float = -0.5
+    reference: str | None = None
+    keep: float = 0.4
     hidden_match: float = 0.0
 
     @property
@@ -62,6 +69,7 @@ class Objective:
             raise UserError(
                 f"objective.weighting is {self.weighting}; use one of {', '.join(WEIGHTINGS)}"
             )
+        self._check_learnable()
         if not 0.0 <= self.hidden_match < 1.0:
             raise UserError(f"objective.hidden_match is {self.hidden_match}; use 0 <= share < 1")
         if isinstance(codec, Samples):
@@ -78,41 +86,81 @@ class Objective:
         *,
         vocabulary_size: int,
         compute_dtype: torch.dtype | None,
+        reference: HiddenSignal | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss SUM and metric sums of the draft's states [T, d]; labels [T] are the next tokens.
 
         With a weighting the sums have a `weight`, by which their divergence is to be divided.
+        reference: the reference draft's states at the same tokens, for `learnable`.
         """
-        function = self.function
-        weights = None if self.weighting == "none" else self.weights(signal)
+        wants_labels = isinstance(self.function, Mixture) and self.function.label_weight
+        known = labels if wants_labels else None
+        fused = partial(self._fused, hidden, head, signal, known, vocabulary_size, compute_dtype)
+        if self.weighting == "entropy":
+            weights = self.weights(signal)
+            loss, sums = fused(weights=weights)
+            return loss, sums | {"weight": weights.sum()}
+        if self.weighting == "none":
+            return fused()
+        assert reference is not None  # the trainer has one whenever this is the weighting
+        mask, scores = select(
+            hidden.detach(),
+            head.sliced(vocabulary_size).detach(),
+            reference,
+            chunk_teacher(signal, self._token_loss, known, self.chunk_size),
+            keep=self.keep,
+            chunk_size=self.chunk_size,
+            compute_dtype=compute_dtype or head.weight.dtype,
+        )
+        loss, sums = fused(mask=mask)
+        # What is left out costs nothing and still counts in how good the draft is.
+        found = {"alpha": scores.alpha.sum(), "agreement": scores.agreement.sum()}
+        tokens = torch.full_like(sums["tokens"], len(mask))
+        return loss, sums | found | {"weight": sums["tokens"], "tokens": tokens}
+
+    @property
+    def _token_loss(self) -> TokenLoss:
+        return TokenLoss(self.function, self.temperature, self.compiled)
+
+    def _fused(
+        self,
+        hidden: Tensor,
+        head: Head,
+        signal: TeacherSignal,
+        labels: Tensor | None,
+        vocabulary_size: int,
+        compute_dtype: torch.dtype | None,
+        *,
+        weights: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         if isinstance(signal, HiddenSignal):
-            wants_labels = isinstance(function, Mixture) and function.label_weight
-            loss, sums = fused_linear_loss(
+            return fused_linear_loss(
                 hidden,
                 head,
                 signal.hidden,
                 signal.head,
-                divergence=function,
+                divergence=self.function,
                 temperature=self.temperature,
-                labels=labels if wants_labels else None,
+                mask=mask,
+                labels=labels,
                 weights=weights,
                 chunk_size=self.chunk_size,
                 vocabulary_size=vocabulary_size,
                 compute_dtype=compute_dtype,
                 compiled=self.compiled,
             )
-        else:
-            loss, sums = fused_sparse_loss(
-                hidden,
-                head,
-                signal,
-                divergence=function,
-                weights=weights,
-                chunk_size=self.chunk_size,
-                vocabulary_size=vocabulary_size,
-                compute_dtype=compute_dtype,
-            )
-        return loss, sums if weights is None else sums | {"weight": weights.sum()}
+        return fused_sparse_loss(
+            hidden,
+            head,
+            signal,
+            divergence=self.function,
+            mask=mask,
+            weights=weights,
+            chunk_size=self.chunk_size,
+            vocabulary_size=vocabulary_size,
+            compute_dtype=compute_dtype,
+        )
 
     def weights(self, signal: TeacherSignal) -> Tensor:
         """exp(entropy_slope · H(p)), [T]."""
@@ -121,6 +169,15 @@ class Objective:
         else:
             nats = sparse_entropy(signal)
         return torch.exp(self.entropy_slope * nats)
+
+    def _check_learnable(self) -> None:
+        if not 0.0 < self.keep <= 1.0:
+            raise UserError(f"objective.keep is {self.keep}; use 0 < share <= 1")
+        if self.weighting == "learnable" and self.reference is None:
+            raise UserError(
+                "objective.weighting=learnable needs a draft to compare with: train one without, "
+                "then give its folder as objective.reference"
+            )
 
     def _check_sparse(self, codec: object) -> None:
         if self.hidden_match:

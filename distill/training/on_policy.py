@@ -1,7 +1,9 @@
-"""A share of the training rows answered by the draft itself, for the target to judge.
+"""A share of the training rows answered anew while training, for the target to judge.
 
-Agarwal et al. 2024, "On-Policy Distillation of Language Models" (GKD), section 3: the draft learns
-at the prefixes that it will meet when it decodes. B rows, S tokens of the longest.
+By the draft itself (Agarwal et al. 2024, "On-Policy Distillation of Language Models", GKD,
+section 3), or by the pair, as it will serve: the draft proposes, and from where it is rejected on
+the target's own token goes on. That text has the target's law, and what a draft wrote behind a
+rejection, which no serving ever tests, is no part of it. B rows, S tokens of the longest.
 """
 
 from dataclasses import dataclass
@@ -11,26 +13,32 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.data.sources.splits import stable_hash
-from distill.speculative import Sampling, decode
+from distill.speculative import ModelDrafter, Sampling, decode
 
+WRITERS = ("draft", "pair")
 Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class OnPolicy:
-    """share: of the rows. prompt_tokens: how much of a row without a prompt is kept as one."""
+    """share: of the rows. prompt_tokens: how much of a row without a prompt is kept as one.
+
+    target: decodes with the draft, `num_draft_tokens` a round; None: the draft writes alone.
+    """
 
     share: float
     prompt_tokens: int
     eos_token_ids: tuple[int, ...]
     vocabulary_size: int
     seed: int = 0
+    target: PreTrainedModel | None = None
+    num_draft_tokens: int = 3
 
     def window(self, draft: PreTrainedModel, window: list[Batch], number: int) -> list[Batch]:
         """The micro-batches of a window, rows drawn by lot answered anew at temperature 1.
 
-        The lot and the answers depend on the window's number, the row and the draft alone: a run
-        that was stopped goes on the same, on any rank.
+        The lot and the answers depend on the window's number, the row and the models alone: a
+        run that was stopped goes on the same, on any rank.
         """
         device_type = draft.device.type
         with torch.autocast(device_type, enabled=False):
@@ -48,9 +56,11 @@ class OnPolicy:
             return batch
         ids = batch["input_ids"]
         answers = decode(
-            draft,
+            draft if self.target is None else self.target,
             [ids[line, : starts[line]].tolist() for line in chosen],
             sampling=Sampling(temperature=1.0),
+            drafter=None if self.target is None else ModelDrafter(draft),
+            num_draft_tokens=0 if self.target is None else self.num_draft_tokens,
             max_new_tokens=max(lengths[line] - starts[line] for line in chosen),
             eos_token_ids=self.eos_token_ids,
             seed=self.seed,

@@ -20,6 +20,7 @@ from distill.models.draft import save_draft
 from distill.models.target import pick_dtype
 from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.teacher.head import check_head
+from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import Teacher
 from distill.training.callbacks.budget import Budget
 from distill.training.callbacks.candidates import Candidates, candidate_folders
@@ -53,6 +54,7 @@ def train_draft(
     vocabulary_size: int,
     target_folder: Path,
     on_policy: OnPolicy | None = None,
+    reference: LiveTeacher | None = None,
     logger: Logger | None = None,
     decoding: Decoding | None = None,
     seed: int = 0,
@@ -62,8 +64,9 @@ def train_draft(
     draft: fp32 weights, changed in place. teacher: gives the target's distributions of
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
     objective: already checked against the teacher's signal. target_folder: gives every candidate
-    its tokenizer and EOS list. on_policy: needs a live teacher. decoding: measures the draft with
-    the engine on the way. seed: of what is drawn while training.
+    its tokenizer and EOS list. on_policy: needs a live teacher. reference: the draft of a
+    `learnable` objective. decoding: measures the draft with the engine on the way. seed: of what
+    is drawn while training.
 
     Returns:
         train_tokens, steps, seconds, tokens_per_second (validation and writing left out),
@@ -91,6 +94,7 @@ def train_draft(
         vocabulary_size,
         gradient_clip=trainer.gradient_clip,
         on_policy=on_policy,
+        reference=reference,
     )
     save = partial(save_draft, target_folder=target_folder)
     loop = build_trainer(trainer, callbacks(trainer, folder, save, decoding), folder, logger)

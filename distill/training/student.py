@@ -35,10 +35,12 @@ class Student(nn.Module):
         positions: Tensor,
         signal: TeacherSignal | None,
         objective: Objective | None,
+        reference: HiddenSignal | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss SUM over the T `positions` (flat into `input_ids` [B, S]) and its metric sums.
 
-        `objective` None: match hidden states. `signal` is None for a micro-batch without a
+        `objective` None: match hidden states. `reference`: a reference draft's states, for
+        an objective that compares with it. `signal` is None for a micro-batch without a
         supervised token (T = 0): the loss is then a zero that is still connected to every
         parameter, so that ranks that wait for each other's gradients get them.
         """
@@ -60,6 +62,7 @@ class Student(nn.Module):
                     batch["input_ids"].flatten()[positions + 1],
                     vocabulary_size=self._vocabulary_size,
                     compute_dtype=dtype,
+                    reference=reference,
                 )
         # Ranks wait for every parameter's gradient; alone, one without any costs nothing.
         shared = distributed.is_available() and distributed.is_initialized()

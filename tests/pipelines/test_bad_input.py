@@ -101,17 +101,34 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["signal=top_k", "objective.hidden_match=0.2"], "signal=hidden"),
         (["signal=top_k", "signal.temperature=2.0"], "make them equal"),
         (["signal=top_k", "signal.k=0"], "at least 1"),
-        (["objective.weighting=much"], "none, entropy"),
+        (["objective.weighting=much"], "none, entropy, learnable"),
         (["objective.divergence=kl"], "forward_kl"),
         (["data.train_rows=-1"], "data.train_rows=-1: give values from 0 up"),
         (["pipeline=cache"], "signal=hidden"),
         (["signal=hidden", "data.on_policy=0.5"], "signal=live"),
         (["data.packing=true", "data.on_policy=0.5"], "data.packing=false"),
         (["data.on_policy=1.5"], "0 to 1"),
+        (["data.on_policy_by=target"], "draft, pair"),
+        (["objective.weighting=learnable"], "objective.reference"),
+        (["objective.keep=0"], "objective.keep"),
+        (
+            ["objective.weighting=learnable", "objective.reference=/no/such/folder"],
+            "/no/such/folder does not exist",
+        ),
     ],
 )
 def test_signal_that_cannot_be_learnt_from(refused, arguments, remedy):
     assert remedy in refused("pipeline=train", *arguments)
+
+
+def test_base_model_cannot_write_prompts(refused, target, tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(target, base, ignore=shutil.ignore_patterns("chat_template*"))
+    assert "chat template" in refused(f"target.id={base}", "data=self_prompted")
+
+
+def test_prompts_are_written_for_data_that_asks_for_them(refused):
+    assert "data=self_prompted" in refused("pipeline=self_prompt")
 
 
 def test_plan_needs_no_weights(distill, target, tmp_path, capsys):

@@ -181,12 +181,14 @@ class Killed:
         {"objective": Objective(hidden_match=0.8)},
         {"objective": Objective(weighting="entropy")},
         {"optimizer": OptimizerConfig(lr=1e-2, ema=0.9)},
+        {"objective": Objective(weighting="learnable", reference="there")},
     ],
-    ids=["hidden_match", "entropy", "ema"],
+    ids=["hidden_match", "entropy", "ema", "learnable"],
 )
 def test_a_stopped_run_goes_on_bit_for_bit(tiny, tmp_path, monkeypatch, changes) -> None:
     def train(name, **more):
-        return tiny.train(tmp_path / name, monkeypatch, **changes, **more)[0]
+        reference = tiny.LiveTeacher(tiny.llama(16, seed=3))
+        return tiny.train(tmp_path / name, monkeypatch, reference=reference, **changes, **more)[0]
 
     whole = train("whole")
     teacher = Killed(tiny.LiveTeacher(tiny.llama(32, seed=0)), calls=13)

@@ -5,6 +5,7 @@ from distill.data.sources.hub import HubSource
 from distill.data.sources.jsonl import JsonlSource
 from distill.data.sources.mixture import MixtureSource
 from distill.data.sources.rows import Chat, Completion, Document, Problem, Row, Source
+from distill.data.sources.self_prompted import SelfPromptedSource
 
 __all__ = [
     "Chat",
@@ -16,5 +17,6 @@ __all__ = [
     "MixtureSource",
     "Problem",
     "Row",
+    "SelfPromptedSource",
     "Source",
 ]

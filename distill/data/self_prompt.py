@@ -1,0 +1,145 @@
+"""The target writes users' turns: sampled in shards, filtered, each unlike the others."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers import PreTrainedModel
+
+from distill.data.distinct import Distinct
+from distill.data.progress import Progress
+from distill.data.sources.self_prompted import SelfPromptedSource
+from distill.data.sources.splits import stable_hash
+from distill.data.user_turn import UserTurn
+from distill.errors import UserError
+from distill.speculative import Sampling, decode
+
+log = logging.getLogger(__name__)
+SHARDS, PROMPTS = "shards", "prompts.jsonl"
+REPLACEMENT = "\ufffd"
+"""What a tokenizer writes for bytes that are no text."""
+
+
+@dataclass
+class Selection:
+    """The prompts that are kept, in the order of sampling, and why others were not."""
+
+    settings: SelfPromptedSource
+    kept: list[str] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._distinct = Distinct(self.settings.likeness)
+
+    def add(self, words: str | None) -> None:
+        """Keep a prompt or count the reason; None: its turn did not end as one should."""
+        reason = self._unfit(words)
+        if reason is None and words is not None and self._distinct.take(words):
+            self.kept.append(words)
+        else:
+            self.dropped[reason or "like an earlier one"] += 1
+
+    def _unfit(self, words: str | None) -> str | None:
+        if words is None:
+            return "unfinished"
+        if len(words) < self.settings.min_characters:
+            return "too short"
+        if len(words) > self.settings.max_characters:
+            return "too long"
+        if REPLACEMENT in words or not all(c.isprintable() or c in "\n\t" for c in words):
+            return "not printable"
+        return None
+
+
+def write_prompts(
+    model: PreTrainedModel,
+    turn: UserTurn,
+    settings: SelfPromptedSource,
+    folder: Path,
+    *,
+    seed: int = 0,
+    decode: Callable[..., Any] = decode,
+) -> dict[str, Any]:
+    """Write `folder/prompts.jsonl`: `settings.prompts` rows with id, domain and prompt.
+
+    Samples lie in `folder/shards` as they are drawn; a second call draws those that are missing,
+    and the result is the same. Sample n has a random stream of its own.
+
+    Returns:
+        prompts, sampled, shards, and the number dropped for each reason.
+
+    Raises:
+        UserError: too few of the samples can be used.
+    """
+    (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+    selection, shards = Selection(settings), 0
+    with Progress("self-prompting", settings.prompts) as progress:
+        while len(selection.kept) < settings.prompts:
+            first = shards * settings.shard_rows
+            if first >= settings.tries * settings.prompts:
+                raise _too_few(selection, first)
+            path = folder / SHARDS / f"{shards:05d}.parquet"
+            if not path.exists():
+                _write_shard(path, _sample(model, turn, settings, first, seed, decode))
+            before = len(selection.kept)
+            for tokens in pq.read_table(path)["tokens"].to_pylist():
+                selection.add(turn.words(tokens))
+            progress.advance(len(selection.kept) - before)
+            shards += 1
+    rows = [
+        {"id": f"self-{number:06d}", "domain": "self_prompted", "prompt": words}
+        for number, words in enumerate(selection.kept[: settings.prompts])
+    ]
+    (folder / PROMPTS).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return {
+        "prompts": len(rows),
+        "sampled": shards * settings.shard_rows,
+        "shards": shards,
+        "dropped": dict(selection.dropped),
+    }
+
+
+def _sample(
+    model: PreTrainedModel,
+    turn: UserTurn,
+    settings: SelfPromptedSource,
+    first: int,
+    seed: int,
+    decode: Callable[..., Any],
+) -> list[list[int]]:
+    """The tokens of samples `first` to `first + shard_rows`."""
+    tokens: list[list[int]] = []
+    numbers = range(first, first + settings.shard_rows)
+    for start in range(0, len(numbers), settings.batch_size):
+        batch = numbers[start : start + settings.batch_size]
+        tokens += decode(
+            model,
+            [list(turn.opening)] * len(batch),
+            sampling=Sampling(temperature=settings.temperature, top_p=settings.top_p),
+            max_new_tokens=settings.max_new_tokens,
+            eos_token_ids=tuple(sorted(turn.ends)),
+            seed=seed,
+            row_ids=[stable_hash("self prompt", number) for number in batch],
+        ).tokens
+    return tokens
+
+
+def _write_shard(path: Path, tokens: list[list[int]]) -> None:
+    partial = path.with_suffix(".partial")
+    pq.write_table(pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32()))}), partial)
+    partial.replace(path)
+
+
+def _too_few(selection: Selection, sampled: int) -> UserError:
+    reasons = ", ".join(f"{number} {reason}" for reason, number in selection.dropped.most_common())
+    return UserError(
+        f"data=self_prompted: {len(selection.kept)} of {sampled} samples can be used and "
+        f"{selection.settings.prompts} are asked for (dropped: {reasons}): lower "
+        "data.source.prompts, or raise data.source.tries, max_new_tokens or likeness"
+    )

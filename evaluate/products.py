@@ -1,0 +1,95 @@
+"""The fused loss beside its matrix products alone: what everything else in it costs.
+
+T tokens, V vocabulary, d draft's width, D target's, C tokens of a chunk.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from distill.losses import Head, fused_linear_loss
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """compute: dtype of the products. The draft's states and head are fp32, as in training."""
+
+    tokens: int
+    vocabulary_size: int
+    width: int
+    target_width: int
+    chunk_size: int
+    compute: torch.dtype
+
+
+def share_of_products(shapes: Shapes, repetitions: int) -> list[float]:
+    """Seconds of the products over seconds of the loss with its gradients, run next to each other.
+
+    One number for each of 2 · repetitions pairs, in A B B A order; 1 would be free of cost.
+    """
+    arms = (_products(shapes), _loss(shapes))
+    for arm in arms:
+        arm()
+    found = []
+    for turn in range(2 * repetitions):
+        seconds: dict[int, float] = {}
+        for number in (0, 1) if turn % 2 == 0 else (1, 0):
+            start = time.perf_counter()
+            arms[number]()
+            seconds[number] = time.perf_counter() - start
+        found.append(seconds[0] / seconds[1])
+    return found
+
+
+def _tensors(shapes: Shapes) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Draft's states [T, d] and head [V, d], target's states [T, D] and head [V, D]."""
+    torch.manual_seed(0)
+    T, V, d, D = shapes.tokens, shapes.vocabulary_size, shapes.width, shapes.target_width
+    states, weight = torch.randn(T, d), torch.randn(V, d) / d**0.5
+    return states, weight, torch.randn(T, D), torch.randn(V, D) / D**0.5
+
+
+def _loss(shapes: Shapes) -> Callable[[], None]:
+    states, weight, target_states, target_weight = _tensors(shapes)
+    states.requires_grad_()
+    weight.requires_grad_()
+    teacher = Head(target_weight.to(shapes.compute))
+
+    def run() -> None:
+        loss, _ = fused_linear_loss(
+            states,
+            weight,
+            target_states.to(shapes.compute),
+            teacher,
+            chunk_size=shapes.chunk_size,
+            compute_dtype=shapes.compute,
+        )
+        loss.backward()
+        states.grad = weight.grad = None
+
+    return run
+
+
+def _products(shapes: Shapes) -> Callable[[], None]:
+    """Both logits, and the gradients by states and head, chunk by chunk into the same buffers."""
+    states, weight, target_states, target_weight = (
+        tensor.to(shapes.compute) for tensor in _tensors(shapes)
+    )
+    C, V = min(shapes.chunk_size, shapes.tokens), shapes.vocabulary_size
+    logits, teacher_logits = torch.empty(2, C, V, dtype=shapes.compute)
+    states_gradient, weight_gradient = torch.empty_like(states), torch.zeros_like(weight)
+
+    def run() -> None:
+        for first in range(0, shapes.tokens, C):
+            chunk = states[first : first + C]
+            n = len(chunk)
+            torch.mm(chunk, weight.t(), out=logits[:n])
+            torch.mm(target_states[first : first + C], target_weight.t(), out=teacher_logits[:n])
+            torch.mm(logits[:n], weight, out=states_gradient[first : first + n])
+            weight_gradient.addmm_(logits[:n].t(), chunk)
+        weight_gradient.zero_()
+
+    return run

@@ -1,0 +1,164 @@
+"""`pipeline=benchmark what=training`: this trainer beside TRL's, on this configuration's models."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from omegaconf import DictConfig
+
+from distill.artifacts import Artifact, write_json
+from distill.data.corpus import load_corpus
+from distill.errors import UserError
+from distill.evaluate.products import Shapes, share_of_products
+from distill.evaluate.tables import as_text, training_table
+from distill.evaluate.training_speed import TrainingJob, here, race, same_update, trl
+from distill.models.draft import save_draft
+from distill.models.vocabulary import shared_vocabulary
+from distill.pipelines import generate
+from distill.pipelines.inputs import (
+    draft_folder,
+    load_configured_target,
+    plain,
+    target_folder,
+    target_identity,
+)
+from distill.pipelines.stage import run_stage
+from distill.pipelines.train import make_draft
+from distill.teacher.head import head_of
+from distill.tracking.runs import Run
+from distill.training.objective import Objective
+from distill.training.run import pick_precision
+from distill.versions import hardware
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
+TABLE, RESULTS = "table.txt", "benchmark.json"
+MEASURED = ("warmup", "steps", "repetitions", "trl_python")
+
+
+def training(cfg: DictConfig) -> Artifact:
+    """Tokens per second and peak memory of both, on CPU, and the loss's share of products.
+
+    Raises:
+        UserError: settings that cannot be measured, or an arm that fails.
+    """
+    _check(cfg)
+    corpus = generate.run(cfg)
+    asked = cfg.benchmark
+    half = pick_precision(cfg.trainer) == "bf16-mixed"
+    settings = {
+        "what": "training",
+        **{name: asked[name] for name in MEASURED},
+        **{name: cfg.trainer[name] for name in ("tokens_per_batch", "tokens_per_step")},
+        "length": cfg.data.max_length,
+        "draft": plain(cfg.draft),
+        "target": target_identity(cfg).weights_sha256,
+        "half": half,
+        "threads": torch.get_num_threads(),
+        "seed": cfg.seed,
+        "hardware": hardware(),
+    }
+
+    def produce(folder: Path, stage: Run) -> dict[str, Any]:
+        place = folder / "work"  # of a run that failed it stays, with what the arms said
+        shutil.rmtree(place, ignore_errors=True)
+        found = _measure(cfg, corpus, half, place)
+        shutil.rmtree(place)
+        (folder / TABLE).write_text(as_text(training_table(found), 110), encoding="utf-8")
+        write_json(folder / RESULTS, {**found, **settings})
+        stage.log_folder(folder, "benchmark")
+        return {"tokens_per_second": {n: median(arm["rates"]) for n, arm in found["arms"].items()}}
+
+    return run_stage(cfg, "benchmark", settings, [corpus], produce)
+
+
+def _check(cfg: DictConfig) -> None:
+    for name in ("warmup", "steps", "repetitions"):
+        if cfg.benchmark[name] < 1:
+            raise UserError(f"benchmark.{name}={cfg.benchmark[name]}: give values from 1 up")
+    python = cfg.benchmark.trl_python
+    if python is not None and not Path(python).expanduser().is_file():
+        raise UserError(
+            f"benchmark.trl_python={python} does not exist: name the interpreter of an environment "
+            "with TRL, or leave it null"
+        )
+
+
+def _measure(cfg: DictConfig, corpus: Artifact, half: bool, place: Path) -> dict[str, Any]:
+    """What the table and the file tell. The models leave this process before any arm starts."""
+    size = shared_vocabulary(target_folder(cfg), draft_folder(cfg)).size
+    target = load_configured_target(cfg)
+    draft, _ = make_draft(cfg, target, corpus)
+    place.mkdir()
+    save_draft(draft, place / "draft", target_folder(cfg))
+    job = _job(cfg, corpus, place, half, size)
+    shapes = _shapes(cfg, target, draft, job)
+    del target, draft
+    shares = share_of_products(shapes, cfg.benchmark.repetitions)
+    log.info("benchmark: the loss is measured; now whole training runs")
+    arms = {"here": here()}
+    if cfg.benchmark.trl_python is not None:
+        arms["trl"] = trl(str(Path(cfg.benchmark.trl_python).expanduser()))
+    runs = race(arms, job, place / "runs", cfg.benchmark.repetitions)
+    return {
+        "arms": {
+            name: {
+                "rates": [run.tokens_per_second for run in found],
+                "peak_bytes": [run.peak_bytes for run in found],
+                "versions": found[0].versions,
+            }
+            for name, found in runs.items()
+        },
+        "shares_of_products": shares,
+        "same_update": (
+            same_update(job, place / "runs" / "here-0", place / "runs" / "trl-0")
+            if "trl" in arms
+            else None
+        ),
+    }
+
+
+def _job(
+    cfg: DictConfig, corpus: Artifact, place: Path, half: bool, vocabulary_size: int
+) -> TrainingJob:
+    """Full-length training rows, so that every batch is the same work for every arm."""
+    length = cfg.data.max_length
+    rows = [list(ids) for ids in load_corpus(corpus.path)["train"]["input_ids"]]
+    full = [ids for ids in rows if len(ids) == length]
+    if not full:
+        raise UserError(
+            f"no training row has data.max_length={length} tokens: lower it, or use data=code"
+        )
+    (place / "rows.json").write_text(json.dumps(full))
+    per_batch = max(cfg.trainer.tokens_per_batch // length, 1)
+    return TrainingJob(
+        target=str(target_folder(cfg)),
+        draft=str(place / "draft"),
+        rows=str(place / "rows.json"),
+        rows_per_batch=per_batch,
+        batches_per_step=max(cfg.trainer.tokens_per_step // (per_batch * length), 1),
+        warmup=cfg.benchmark.warmup,
+        steps=cfg.benchmark.steps,
+        half=half,
+        vocabulary_size=vocabulary_size,
+    )
+
+
+def _shapes(
+    cfg: DictConfig, target: "PreTrainedModel", draft: "PreTrainedModel", job: TrainingJob
+) -> Shapes:
+    """Of one micro-batch's loss."""
+    return Shapes(
+        tokens=job.rows_per_batch * (cfg.data.max_length - 1),
+        vocabulary_size=job.vocabulary_size,
+        width=head_of(draft).weight.shape[1],
+        target_width=head_of(target).weight.shape[1],
+        chunk_size=Objective().chunk_size,
+        compute=torch.bfloat16 if job.half else torch.float32,
+    )
