@@ -18,7 +18,7 @@ quickstart: setup
 	$(BIN)/python -m distill +experiment=quickstart
 
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m 'not slow and not gpu'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow and not gpu'
 
 test-slow: setup
 	$(BIN)/python -m pytest -m 'slow and not gpu'

@@ -79,6 +79,7 @@ def test_the_target_does_not_outlive_the_training(distill, monkeypatch):
     assert [target() for target in loaded] == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", ["live", "top_k"])
 def test_a_first_draft_is_the_reference_of_a_second(distill, last_metrics, tmp_path, signal):
     """The second training is another artifact, found again where the reference is a copy."""
