@@ -50,3 +50,15 @@ def test_help_does_not_import_torch():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert "Configuration groups" in done.stdout
+
+
+def test_help_lists_every_group_and_its_options(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["distill", "--help"])
+    main()
+    printed = capsys.readouterr().out
+    assert (
+        "  experiment: llama_70b_sharded, llama_8b_pretrained, llama_8b_pruned, quickstart"
+        in printed
+    )
+    assert "  draft: pretrained, pruned, ready, scratch, tenth\n" in printed
+    assert "evaluate" in printed.split("  pipeline: ")[1].splitlines()[0]
