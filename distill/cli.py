@@ -193,7 +193,7 @@ def _target_nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _find(path: str, name: str) -> Any:
     try:
         return hydra.utils.get_object(name)
-    except Exception as error:  # Hydra wraps whatever the import raised in its own types
+    except (ImportError, ValueError, HydraException) as error:
         raise UserError(f"{path}._target_={name} cannot be imported: {error}") from error
 
 

@@ -48,18 +48,27 @@ def fill(rows: Sequence[int], lengths: np.ndarray, width: int) -> list[list[int]
     return sequences
 
 
+def lay_out(sizes: Sequence[int], width: int) -> list[list[int]]:
+    """Numbers of `sizes`, in order, in groups of at most `width`: the next begins when one is full.
+
+    One that is wider than that is a group of its own. No layout that keeps the order needs fewer
+    groups, so rows that `fill` put into n sequences, one after the other, take at most n here.
+    """
+    groups: list[list[int]] = []
+    room = -1
+    for number, size in enumerate(sizes):
+        if size > room:
+            groups.append([])
+            room = width
+        groups[-1].append(number)
+        room -= size
+    return groups
+
+
 def join(batches: list[MicroBatch], lengths: np.ndarray, tokens_per_step: int) -> list[Window]:
     """Consecutive micro-batches as windows of at most tokens_per_step tokens, at least one each."""
-    windows: list[Window] = []
-    room = -1
-    for batch in batches:
-        size = int(lengths[batch].sum())
-        if size > room:
-            windows.append([])
-            room = tokens_per_step
-        windows[-1].append(batch)
-        room -= size
-    return windows
+    sizes = [int(lengths[batch].sum()) for batch in batches]
+    return [[batches[n] for n in held] for held in lay_out(sizes, tokens_per_step)]
 
 
 def epoch_windows(

@@ -3,30 +3,13 @@
 B sequences, S tokens of the longest sequence.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from distill.data.batching import lay_out
 from distill.data.corpus import SPLITS
-
-
-def lay_out(lengths: Sequence[int], width: int) -> list[list[int]]:
-    """The rows that each sequence holds, by number, in order: a new one where the next has no room.
-
-    No layout that keeps the order needs fewer sequences, so rows that `batching.fill` put into n
-    sequences, one after the other, take at most n here.
-    """
-    sequences: list[list[int]] = []
-    room = -1
-    for row, length in enumerate(lengths):
-        if length > room:
-            sequences.append([])
-            room = width
-        sequences[-1].append(row)
-        room -= length
-    return sequences
 
 
 def collate_packed(

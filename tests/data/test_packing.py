@@ -5,9 +5,9 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from distill.data.batching import epoch_windows, fill
+from distill.data.batching import epoch_windows, fill, lay_out
 from distill.data.datamodule import collate
-from distill.data.packing import collate_packed, lay_out
+from distill.data.packing import collate_packed
 from distill.teacher.hidden import check_packing, last_hidden
 from distill.teacher.signals import predicting_positions, rows_and_places
 

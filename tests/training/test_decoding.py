@@ -115,8 +115,8 @@ def test_candidates_and_logger_carry_what_the_engine_finds(
 
 def test_its_time_is_no_part_of_the_budget(train, decoding, monkeypatch) -> None:
     slow = decoding()
-    measure = slow._measure
-    monkeypatch.setattr(slow, "_measure", lambda draft: [time.sleep(0.5), measure(draft)][1])
+    measure = slow._compare
+    monkeypatch.setattr(slow, "_compare", lambda draft: [time.sleep(0.5), measure(draft)][1])
     started = time.monotonic()
     result, _, _ = train("slow", decoding=slow)
     assert time.monotonic() - started >= 4 * 0.5 + result["seconds"]

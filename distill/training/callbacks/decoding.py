@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 from distill.speculative import Drafter, ModelDrafter, Output, decode
 from distill.speculative.prediction import Cost, predicted_speedup
 from distill.speculative.stats import Stats
-from distill.training.callbacks.base import TrainingCallback
+from distill.training.callbacks.measuring import Measuring
 from distill.training.module import DistillModule
 from distill.training.sharding import whole_draft
 
 log = logging.getLogger(__name__)
 
 
-class Decoding(TrainingCallback):
+class Decoding(Measuring):
     """Decodes a few fixed prompts, one at a time at temperature 1, with and without the draft.
 
     Training does not notice: a copy of the draft in the target's dtype decodes, as it would be
@@ -40,15 +40,13 @@ class Decoding(TrainingCallback):
         eos_token_ids: Sequence[int],
         vocabulary_size: int,
     ):
+        super().__init__(every)
         self._target = target
         self._prompts = prompts
-        self._every = every
         self._k = num_draft_tokens
         self._max_new_tokens = max_new_tokens
         self._eos_token_ids = eos_token_ids
         self._vocabulary_size = vocabulary_size
-        self._done = 0
-        self._measured: tuple[int, dict[str, float]] | None = None
 
     def started(self, trainer: Trainer, module: DistillModule) -> None:
         """The engine moves the target's weights to where they are read fastest, once.
@@ -59,36 +57,23 @@ class Decoding(TrainingCallback):
             with module.clock.stopped(), isolate_rng():
                 self._decode(self._prompts[0], None, most=2)
 
-    def after_window(self, trainer: Trainer, module: DistillModule) -> None:
-        due = int(module.clock.progress / self._every)
-        if due > self._done or module.clock.finished:
-            self._done = due
-            self.measure(trainer, module)
+    def _measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
+        """alpha, tokens_per_pass, cost_ratio, verify_cost and predicted_speedup."""
+        with module.clock.stopped(), module.served_weights():
+            draft = whole_draft(module.draft, trainer.strategy)
+            found = self._compare(draft) if trainer.is_global_zero else None
+            values: dict[str, float] = trainer.strategy.broadcast(found)  # pyright: ignore
+        module.log_dict({f"decoding/{k}": v for k, v in values.items()}, batch_size=1)
+        log.info(
+            "decoding at %d tokens: alpha %.3f, %.2f tokens per pass, predicted %.2f×",
+            module.clock.spent.tokens,
+            values["alpha"],
+            values["tokens_per_pass"],
+            values["predicted_speedup"],
+        )
+        return values
 
-    def measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
-        """Decode with the present weights (once per window) and log. A collective call.
-
-        Returns:
-            alpha, tokens_per_pass, cost_ratio, verify_cost and predicted_speedup.
-        """
-        windows = module.clock.spent.windows
-        if self._measured is None or self._measured[0] != windows:
-            with module.clock.stopped(), module.served_weights():
-                draft = whole_draft(module.draft, trainer.strategy)
-                found = self._measure(draft) if trainer.is_global_zero else None
-                values: dict[str, float] = trainer.strategy.broadcast(found)  # pyright: ignore
-            self._measured = (windows, values)
-            module.log_dict({f"decoding/{k}": v for k, v in values.items()}, batch_size=1)
-            log.info(
-                "decoding at %d tokens: alpha %.3f, %.2f tokens per pass, predicted %.2f×",
-                module.clock.spent.tokens,
-                values["alpha"],
-                values["tokens_per_pass"],
-                values["predicted_speedup"],
-            )
-        return self._measured[1]
-
-    def _measure(self, draft: PreTrainedModel) -> dict[str, float]:
+    def _compare(self, draft: PreTrainedModel) -> dict[str, float]:
         served: Any = copy.deepcopy(draft).requires_grad_(False)
         drafter = ModelDrafter(served.to(device=self._target.device, dtype=self._target.dtype))
         with isolate_rng(), torch.autocast(self._target.device.type, enabled=False):
@@ -111,12 +96,6 @@ class Decoding(TrainingCallback):
             eos_token_ids=self._eos_token_ids,
             vocabulary_size=self._vocabulary_size,
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"done": self._done}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._done = state_dict["done"]
 
 
 def _numbers(plain: list[Output], drafted: list[Output], k: int) -> dict[str, float]:

@@ -7,14 +7,14 @@ import torch
 from lightning import Trainer
 
 from distill.teacher.signals import predicting_positions
-from distill.training.callbacks.base import TrainingCallback
+from distill.training.callbacks.measuring import Measuring
 from distill.training.meter import Meter
 from distill.training.module import DistillModule
 
 log = logging.getLogger(__name__)
 
 
-class HeldOut(TrainingCallback):
+class HeldOut(Measuring):
     """KL per token and alpha at temperature 1, pooled over all validation rows and ranks.
 
     The target's side of it never changes, so it is computed once and kept: rows · tokens · width of
@@ -22,38 +22,23 @@ class HeldOut(TrainingCallback):
     """
 
     def __init__(self, every: float):
-        self._every = every
-        self._done = 0
-        self._measured: tuple[int, dict[str, float]] | None = None
+        super().__init__(every)
         self._work: list[tuple[Any, ...]] | None = None
 
-    def after_window(self, trainer: Trainer, module: DistillModule) -> None:
-        due = int(module.clock.progress / self._every)
-        if due > self._done or module.clock.finished:
-            self._done = due
-            self.measure(trainer, module)
-
-    def measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
-        """Measure the present weights (once per window) and log. A collective call.
-
-        Returns:
-            kl, alpha, agreement: means per token; tokens: how many.
-        """
-        windows = module.clock.spent.windows
-        if self._measured is None or self._measured[0] != windows:
-            with module.clock.pause():
-                values = self._measure(trainer, module)
-            self._measured = (windows, values)
-            module.log_dict({f"validation/{k}": v for k, v in values.items()}, batch_size=1)
-            log.info(
-                "validation at %d tokens: alpha %.4f, KL %.4f per token",
-                module.clock.spent.tokens,
-                values["alpha"],
-                values["kl"],
-            )
-        return self._measured[1]
-
     def _measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
+        """kl, alpha, agreement: means per token; tokens: how many."""
+        with module.clock.pause():
+            values = self._pool(trainer, module)
+        module.log_dict({f"validation/{k}": v for k, v in values.items()}, batch_size=1)
+        log.info(
+            "validation at %d tokens: alpha %.4f, KL %.4f per token",
+            module.clock.spent.tokens,
+            values["alpha"],
+            values["kl"],
+        )
+        return values
+
+    def _pool(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
         if self._work is None:
             self._work = list(self._prepare(trainer, module))
         meter = Meter()
@@ -75,9 +60,3 @@ class HeldOut(TrainingCallback):
             batch = module.transfer_batch_to_device(batch, module.device, 0)
             positions = predicting_positions(batch["supervised"])
             yield batch, positions, module.teacher.signal(batch, positions)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"done": self._done}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._done = state_dict["done"]
