@@ -70,6 +70,9 @@ class DataConfig:
     train_rows: int | None = None
     validation_rows: int = 64
     evaluation_rows: int = 64
+    continued: float = 0.0
+    """Share of the training windows of raw text that `generate` has the target write on from their
+    first `prompt_tokens`; above 0, all of validation's. Drafts are tested on such text."""
     on_policy: float = 0.0
     """Share of the training rows that are answered anew each time; signal=live."""
     on_policy_by: str = "draft"

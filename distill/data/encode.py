@@ -60,6 +60,8 @@ class Encoder:
                 f"data.prompt_tokens={self.data.prompt_tokens} must be at least {MIN_WINDOW} and "
                 f"below data.max_length={self.data.max_length}."
             )
+        if not 0.0 <= self.data.continued <= 1.0:
+            raise UserError(f"data.continued is {self.data.continued}; use a share, 0 to 1")
 
     def examples(self, row: Row) -> Iterator[Example]:
         """The examples of a row, lazily: held-out documents are tokenized one window at a time."""
@@ -79,28 +81,42 @@ class Encoder:
         for start in range(0, len(ids), step):
             window = ids[start : start + step]
             if len(window) >= MIN_WINDOW or start == 0:
-                yield self._example(f"{row.id}@{start}", row.domain, self.prefix + window, 0)
+                name = f"{row.id}@{start}"
+                share = self.data.continued
+                yield self._learnt(name, row.domain, self.prefix + window, share)
 
     def held_out(self, row: Row, document: Document) -> Iterator[Example]:
         """Windows from a few places, definitions if there are any, in an order set by hash.
 
-        For evaluation the first `prompt_tokens` tokens are the prompt.
+        For evaluation the first `prompt_tokens` tokens are the prompt. With `data.continued` every
+        validation window is: what validates is then text as serving meets it.
         """
         text = document.text
+        share = 1.0 if self.data.continued else 0.0
         starts = [match.start() for match in DEFINITION.finditer(text)]
         starts = starts or [match.start() for match in LINE.finditer(text)]
         starts.sort(key=lambda start: stable_hash(row.id, start))
-        prompt_length = self.data.prompt_tokens if row.split == "evaluation" else 0
         found = 0
         for start in starts[: 4 * WINDOWS_HELD_OUT]:
             cut = text[start : start + CHARACTERS_PER_TOKEN * self.data.max_length]
             ids = self.prefix + chat.plain_ids(self.tokenizer, cut)
             if len(ids) >= self.data.prompt_tokens + MIN_WINDOW:
                 ids = ids[: self.data.max_length]
-                yield self._example(f"{row.id}:{start}", row.domain, ids, prompt_length)
+                name = f"{row.id}:{start}"
+                if row.split == "evaluation":
+                    yield self._example(name, row.domain, ids, self.data.prompt_tokens)
+                else:
+                    yield self._learnt(name, row.domain, ids, share)
                 found += 1
             if found == WINDOWS_HELD_OUT:
                 return
+
+    def _learnt(self, name: str, domain: str, ids: list[int], share: float) -> Example:
+        """The whole window; for a `share` of the windows, by lot, its first tokens as a prompt."""
+        prompt = self.data.prompt_tokens
+        if len(ids) > prompt and stable_hash("continued", name) < share * 2**64:
+            return self._example(name, domain, ids[:prompt], prompt)
+        return self._example(name, domain, ids, 0)
 
     def _completion(self, content: Completion) -> tuple[list[int], list[int]]:
         prompt = self.prefix + chat.plain_ids(self.tokenizer, content.prompt)
