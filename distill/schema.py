@@ -219,6 +219,7 @@ class BenchmarkConfig:
     """`what=decoding`: this engine against transformers' `generate`, greedy, no end token.
 
     `what=training`: this trainer against TRL's GKD trainer, and the loss against its products.
+    `what=selection`: screening and racing against decoding every candidate.
     """
 
     num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
@@ -229,6 +230,10 @@ class BenchmarkConfig:
     warmup: int = 2
     steps: int = 6
     """Optimiser steps of a training run that are timed, after `warmup`."""
+    orders: int = 100
+    """`what=selection`: orders of the prompts in which a choice is played again."""
+    signals: list[str] = field(default_factory=lambda: ["hidden", "top_k", "sampled"])
+    """`what=training`: cached signals that are trained from too, beside the live target."""
     trl_python: str | None = None
     """An interpreter of an environment that has TRL; null: that arm is left out."""
 

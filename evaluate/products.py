@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from distill.losses import Head, fused_linear_loss
+from distill.losses.compiler import worth_compiling
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def _loss(shapes: Shapes) -> Callable[[], None]:
             teacher,
             chunk_size=shapes.chunk_size,
             compute_dtype=shapes.compute,
+            compiled=worth_compiling(states.device, shapes.vocabulary_size),
         )
         loss.backward()
         states.grad = weight.grad = None

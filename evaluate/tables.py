@@ -11,6 +11,7 @@ from rich.table import Table
 from distill.evaluate.benchmark import Line, Rate
 from distill.evaluate.codecs import Fidelity
 from distill.evaluate.probe import ALPHAS, Prospect
+from distill.evaluate.selection import Choice
 
 
 def fidelity_table(found: Sequence[Fidelity]) -> Table:
@@ -119,9 +120,12 @@ def decoding_table(lines: Sequence[Line]) -> Table:
 
 
 def training_table(found: Mapping[str, Any]) -> Table:
-    """One line per arm. Ratios: of rates at the same place of A B B A; of median peaks."""
+    """One line per arm. Ratios: of rates at the same place of A B B A; of median peaks.
+
+    `live` is this trainer with the target beside the draft, then with cached signals.
+    """
     view = Table(title="Training: median (lowest to highest)")
-    for heading in ("arm", "tokens/s", "here over it", "peak MB", "it over here"):
+    for heading in ("arm", "tokens/s", "live over it", "peak MB", "it over live"):
         view.add_column(heading, justify="right", no_wrap=True)
     rates = {name: Rate(arm["rates"]) for name, arm in found["arms"].items()}
     peaks = {name: [n / 1e6 for n in arm["peak_bytes"]] for name, arm in found["arms"].items()}
@@ -129,9 +133,9 @@ def training_table(found: Mapping[str, Any]) -> Table:
         view.add_row(
             name,
             _rate(rates[name]),
-            f"{rates['here'].over(rates[name]):.2f}×",
+            f"{rates['live'].over(rates[name]):.2f}×",
             f"{median(peaks[name]):.0f} ({min(peaks[name]):.0f}–{max(peaks[name]):.0f})",
-            f"{median(peaks[name]) / median(peaks['here']):.2f}×",
+            f"{median(peaks[name]) / median(peaks['live']):.2f}×",
         )
     shares = found["shares_of_products"]
     view.caption = (
@@ -142,6 +146,27 @@ def training_table(found: Mapping[str, Any]) -> Table:
         view.caption += "benchmark.trl_python is null: TRL's arm was left out."
     else:
         view.caption += f"The arms' updates of the draft have cosine {found['same_update']:.4f}."
+    return view
+
+
+def selection_table(choices: Sequence[Choice], best: str) -> Table:
+    """One line per way to choose."""
+    view = Table(title="Choosing a champion: target passes, against decoding everything")
+    view.add_column("way", no_wrap=True)
+    for heading in ("candidates", "passes", "same champion", "speed kept"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for one in choices:
+        view.add_row(
+            one.way,
+            str(one.decoded),
+            f"{one.passes_share:.2f} ({one.passes_low:.2f}–{one.passes_high:.2f})",
+            f"{one.same:.0%}",
+            f"{one.kept:.3f}",
+        )
+    view.caption = (
+        f"Decoding everything names {best}. Median (least to most) over orders of the prompts; "
+        "speed kept: decoding speed of the named ones over that champion's, in the mean."
+    )
     return view
 
 

@@ -1,4 +1,4 @@
-"""One run of this trainer for `evaluate/training_speed.py`: `python -m … FOLDER`."""
+"""One run of this trainer for `evaluate/training_speed.py`: `python -m … SIGNAL CACHE FOLDER`."""
 
 import json
 import sys
@@ -17,6 +17,8 @@ from distill.models.draft import load_draft
 from distill.models.target import load_target
 from distill.process import settle
 from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from distill.teacher.cached import CachedTeacher
+from distill.teacher.codecs import CODECS
 from distill.teacher.live import LiveTeacher
 from distill.training.objective import Objective
 from distill.training.run import train_draft
@@ -57,16 +59,14 @@ class Windows(lightning.LightningDataModule):
         return batch
 
 
-def main(folder: Path) -> None:
-    """Train; leave `run.json` and the candidate in the folder."""
+def main(signal: str, cache: str, folder: Path) -> None:
+    """Train; leave `run.json` and the candidate in the folder. CACHE is not read when live."""
     job = TrainingJob(**json.loads((folder / "job.json").read_text()))
     windows = Windows(job)
     supervised = len(windows._rows[0]) - 1
-    dtype = torch.bfloat16 if job.half else torch.float32
-    target = load_target(Path(job.target), dtype=dtype, device="cpu")
     train_draft(
         load_draft(Path(job.draft), dtype=torch.float32, device="cpu"),
-        LiveTeacher(target, job.vocabulary_size),
+        _live(job) if signal == "live" else CachedTeacher(Path(cache), CODECS[signal]()),
         windows,
         Objective(),
         OptimizerConfig(lr=job.learning_rate, betas=list(job.betas), weight_decay=0.0),
@@ -89,6 +89,12 @@ def main(folder: Path) -> None:
     (folder / "run.json").write_text(json.dumps(told))
 
 
+def _live(job: TrainingJob) -> LiveTeacher:
+    dtype = torch.bfloat16 if job.half else torch.float32
+    target = load_target(Path(job.target), dtype=dtype, device="cpu")
+    return LiveTeacher(target, job.vocabulary_size)
+
+
 if __name__ == "__main__":
     settle()
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

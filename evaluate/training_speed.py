@@ -1,8 +1,8 @@
 """This trainer beside TRL's GKD trainer: one job, each run of it in a process of its own.
 
-The job is full-length rows in a fixed order, forward KL against the live target, AdamW, on CPU.
-Each process settles its own allocator as its users would have it; threads and environment are the
-same.
+The job is full-length rows in a fixed order, forward KL against the live target, AdamW, on CPU;
+further arms of this trainer read the target's signal from a cache. Each process settles its own
+allocator as its users would have it; threads and environment are the same.
 """
 
 import json
@@ -61,9 +61,9 @@ class ArmRun:
     versions: dict[str, str]
 
 
-def here() -> list[str]:
-    """The command of this trainer's arm."""
-    return [sys.executable, "-m", "distill.evaluate.training_arm"]
+def here(signal: str = "live", cache: Path | None = None) -> list[str]:
+    """The command of this trainer's arm, with the target beside it or its signal from `cache`."""
+    return [sys.executable, "-m", "distill.evaluate.training_arm", signal, str(cache)]
 
 
 def trl(python: str) -> list[str]:

@@ -13,7 +13,7 @@ from distill.artifacts import Artifact, write_json
 from distill.errors import UserError
 from distill.evaluate.benchmark import Contest, benchmark
 from distill.evaluate.tables import as_text, decoding_table
-from distill.pipelines import prepare, training_benchmark
+from distill.pipelines import prepare, selection_benchmark, training_benchmark
 from distill.pipelines.inputs import check_at_least, machine, plain
 from distill.pipelines.pair import find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
@@ -29,11 +29,16 @@ def run(cfg: DictConfig) -> Artifact:
     """`what=decoding`: plain and speculative decoding here and in transformers.
 
     `what=training`: training here and in TRL, and the fused loss beside its matrix products.
+    `what=selection`: screening and racing beside decoding every candidate.
 
     Raises:
         UserError: an unknown benchmark, or settings that cannot be measured.
     """
-    benchmarks = {"decoding": _decoding, "training": training_benchmark.training}
+    benchmarks = {
+        "decoding": _decoding,
+        "training": training_benchmark.training,
+        "selection": selection_benchmark.selection,
+    }
     if cfg.what not in benchmarks:
         raise UserError(f"what={cfg.what}: there is no such benchmark; use {', '.join(benchmarks)}")
     measured = benchmarks[cfg.what](cfg)

@@ -7,11 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import datasets
 import torch
 from omegaconf import DictConfig
 
 from distill.artifacts import Artifact, write_json
-from distill.data.corpus import load_corpus
+from distill.data.corpus import FEATURES, load_corpus
 from distill.errors import UserError
 from distill.evaluate.products import Shapes, share_of_products
 from distill.evaluate.tables import as_text, training_table
@@ -28,7 +29,10 @@ from distill.pipelines.inputs import (
 )
 from distill.pipelines.stage import run_stage
 from distill.pipelines.train import make_draft
+from distill.teacher.cache import cache_signals
+from distill.teacher.codecs import CODECS
 from distill.teacher.head import head_of
+from distill.teacher.live import LiveTeacher
 from distill.tracking.runs import Run
 from distill.training.objective import Objective
 from distill.training.run import pick_precision
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TABLE, RESULTS = "table.txt", "benchmark.json"
-MEASURED = ("warmup", "steps", "repetitions", "trl_python")
+MEASURED = ("warmup", "steps", "repetitions", "trl_python", "signals")
 
 
 def training(cfg: DictConfig) -> Artifact:
@@ -82,6 +86,8 @@ def _check(cfg: DictConfig) -> None:
     for name in ("warmup", "steps", "repetitions"):
         if cfg.benchmark[name] < 1:
             raise UserError(f"benchmark.{name}={cfg.benchmark[name]}: give values from 1 up")
+    if unknown := sorted({*cfg.benchmark.signals} - {*CODECS}):
+        raise UserError(f"benchmark.signals: {unknown[0]!r} is none of {', '.join(CODECS)}")
     python = cfg.benchmark.trl_python
     if python is not None and not Path(python).expanduser().is_file():
         raise UserError(
@@ -99,10 +105,12 @@ def _measure(cfg: DictConfig, corpus: Artifact, half: bool, place: Path) -> dict
     save_draft(draft, place / "draft", target_folder(cfg))
     job = _job(cfg, corpus, place, half, size)
     shapes = _shapes(cfg, target, draft, job)
+    arms = {"live": here()}
+    for name in cfg.benchmark.signals:
+        arms[name] = here(name, _cached(LiveTeacher(target, size), job, name, place))
     del target, draft
     shares = share_of_products(shapes, cfg.benchmark.repetitions)
     log.info("benchmark: the loss is measured; now whole training runs")
-    arms = {"here": here()}
     if cfg.benchmark.trl_python is not None:
         arms["trl"] = trl(str(Path(cfg.benchmark.trl_python).expanduser()))
     runs = race(arms, job, place / "runs", cfg.benchmark.repetitions)
@@ -117,7 +125,7 @@ def _measure(cfg: DictConfig, corpus: Artifact, half: bool, place: Path) -> dict
         },
         "shares_of_products": shares,
         "same_update": (
-            same_update(job, place / "runs" / "here-0", place / "runs" / "trl-0")
+            same_update(job, place / "runs" / "live-0", place / "runs" / "trl-0")
             if "trl" in arms
             else None
         ),
@@ -148,6 +156,30 @@ def _job(
         half=half,
         vocabulary_size=vocabulary_size,
     )
+
+
+def _cached(teacher: LiveTeacher, job: TrainingJob, name: str, place: Path) -> Path:
+    """The target's signal for the job's rows, as `pipeline=cache` would leave it."""
+    folder = place / f"cache-{name}"
+    folder.mkdir()
+    needed = job.all_steps * job.batches_per_step * job.rows_per_batch
+    rows = json.loads(Path(job.rows).read_text())[:needed]
+    columns = {
+        "id": [str(n) for n in range(len(rows))],
+        "domain": [""] * len(rows),
+        "input_ids": rows,
+        "prompt_length": [0] * len(rows),
+    }
+    split = datasets.Dataset.from_dict(columns, features=FEATURES)
+    cache_signals(
+        teacher,
+        datasets.DatasetDict(train=split, validation=split.select([0])),
+        CODECS[name](),
+        folder,
+        shard_tokens=len(rows) * len(rows[0]),
+        tokens_per_batch=job.rows_per_batch * len(rows[0]),
+    )
+    return folder
 
 
 def _shapes(

@@ -13,7 +13,7 @@ from distill.losses.head import Head
 from distill.losses.kernels import Scores
 
 # Rows per block: their fp32 student and teacher logits, p and q stay in the cache.
-BLOCK_ROWS = 16
+BLOCK_ROWS = 32
 
 
 class ChunkTeacher(Protocol):
@@ -38,6 +38,13 @@ class Gradients(NamedTuple):
 def padded_rows(chunk_size: int) -> int:
     """Rows of a chunk's buffer: whole blocks, so that a compiled kernel sees one shape."""
     return -(-chunk_size // BLOCK_ROWS) * BLOCK_ROWS
+
+
+def empty_logits(like: Tensor, rows: int, used: int, head: Head) -> Tensor:
+    """A buffer for a chunk's logits, [rows, V]; those past `used`, which no token fills, are 0."""
+    logits = like.new_empty(rows, head.weight.shape[0], dtype=head.weight.dtype)
+    logits[used:] = 0
+    return logits
 
 
 def chunked_linear_loss(
@@ -66,7 +73,7 @@ def token_scores(
     """Score each token of head(hidden): [T, d] → [T] each. No gradient, and no product for one."""
     head = head.to(compute_dtype)
     rows = padded_rows(min(chunk_size, max(len(hidden), 1)))
-    logits = hidden.new_zeros(rows, head.weight.shape[0], dtype=compute_dtype)
+    logits = empty_logits(hidden, rows, min(chunk_size, len(hidden)), head)
     parts = [Scores(*hidden.new_zeros(3, 0, dtype=torch.float32))]
     for first in range(0, len(hidden), chunk_size):
         chunk = hidden[first : first + chunk_size].to(compute_dtype)
@@ -98,8 +105,10 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, loss_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # A head's gradient is large: on a CPU, which can look, one that is multiplied by 1 is not.
+        same = loss_gradient.device.type == "cpu" and loss_gradient.item() == 1.0
         scaled = (
-            None if gradient is None else (gradient * loss_gradient).to(dtype)
+            None if gradient is None else (gradient if same else gradient * loss_gradient).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         return *scaled, None
@@ -108,11 +117,11 @@ class _ChunkedLoss(torch.autograd.Function):
 def _run(hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]) -> tuple[Tensor, Gradients]:
     """All chunks: sums of divergence, alpha, agreement and tokens [4], and the gradients."""
     head = setting.head.detach().to(setting.compute_dtype)
-    T, V = hidden.shape[0], head.weight.shape[0]
+    T = hidden.shape[0]
     accurate = torch.promote_types(setting.compute_dtype, torch.float32)
-    gradients = _zeros(hidden, head, needed, accurate)
+    gradients = _gradients(hidden, head, needed, accurate)
     rows = padded_rows(min(setting.chunk_size, max(T, 1)))
-    logits = hidden.new_zeros(rows, V, dtype=setting.compute_dtype)
+    logits = empty_logits(hidden, rows, min(setting.chunk_size, T), head)
     weight_part = (
         torch.empty_like(head.weight) if needed[1] and accurate != head.weight.dtype else None
     )
@@ -133,10 +142,14 @@ def _run(hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]) -> tuple[T
     return sums, gradients
 
 
-def _zeros(hidden: Tensor, head: Head, needed: tuple[bool, ...], dtype: torch.dtype) -> Gradients:
+def _gradients(
+    hidden: Tensor, head: Head, needed: tuple[bool, ...], dtype: torch.dtype
+) -> Gradients:
+    """Where the sums go. The first chunk writes them; without one they are zero."""
+    fill = torch.empty_like if len(hidden) else torch.zeros_like
     return Gradients(
-        torch.zeros_like(hidden, dtype=dtype) if needed[0] else None,
-        torch.zeros_like(head.weight, dtype=dtype) if needed[1] else None,
+        fill(hidden, dtype=dtype) if needed[0] else None,
+        fill(head.weight, dtype=dtype) if needed[1] else None,
         torch.zeros_like(head.bias, dtype=dtype) if needed[2] and head.bias is not None else None,
     )
 
@@ -154,9 +167,10 @@ def _accumulate(
         into.hidden[first : first + len(chunk)] = gradient @ head.weight
     if into.weight is not None:
         if weight_part is None:
-            into.weight.addmm_(gradient.t(), chunk)
+            torch.addmm(into.weight, gradient.t(), chunk, beta=1 if first else 0, out=into.weight)
         else:
-            _add_wide(into.weight, torch.mm(gradient.t(), chunk, out=weight_part))
+            torch.mm(gradient.t(), chunk, out=weight_part)
+            (_add_wide if first else Tensor.copy_)(into.weight, weight_part)
     if into.bias is not None:
         into.bias.add_(gradient.sum(0, dtype=into.bias.dtype))
 

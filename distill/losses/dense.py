@@ -9,10 +9,17 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from distill.losses.chunked import BLOCK_ROWS, padded_rows
+from distill.losses.chunked import BLOCK_ROWS, empty_logits, padded_rows
 from distill.losses.divergence import forward_kl
 from distill.losses.head import Head
-from distill.losses.kernels import Divergence, ForwardKLKernel, Kernel, Scores, autograd_kernel
+from distill.losses.kernels import (
+    Divergence,
+    ForwardKLKernel,
+    Kernel,
+    Scores,
+    autograd_kernel,
+    forward_kl_kernel,
+)
 
 
 class TokenLoss(NamedTuple):
@@ -35,7 +42,7 @@ class DenseTeacher:
         self._block = BLOCK_ROWS if hidden.device.type == "cpu" else padded_rows(chunk_size)
         rows = padded_rows(min(chunk_size, max(len(hidden), 1)))
         self._labels = None if labels is None else torch.nn.functional.pad(labels, (0, rows))
-        self._logits = hidden.new_zeros(rows, head.weight.shape[0], dtype=head.weight.dtype)
+        self._logits = empty_logits(hidden, rows, min(chunk_size, len(hidden)), head)
         self._kernel = _kernel(loss, self._block, self._logits)
 
     def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:
@@ -61,4 +68,6 @@ def _kernel(loss: TokenLoss, rows: int, logits: Tensor) -> Kernel:
 @functools.cache
 def _compiled_kernel(divergence: Divergence) -> Kernel:
     compiler = cast(Any, torch).compile  # untyped upstream
-    return compiler(autograd_kernel(divergence), dynamic=False)
+    closed = divergence is forward_kl
+    kernel = forward_kl_kernel if closed else autograd_kernel(divergence)
+    return compiler(kernel, dynamic=False)

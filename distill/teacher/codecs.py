@@ -189,6 +189,10 @@ class Samples:
         return Sampled(rows["ids"], rows["weights"], rows["log_probs"], self.temperature)
 
 
+CODECS: dict[str, type[Codec]] = {"hidden": Hidden, "top_k": TopKTail, "sampled": Samples}
+"""By their names in the group `signal`."""
+
+
 def join(parts: list[Columns]) -> Columns:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from distill.errors import UserError
+from distill.losses.compiler import worth_compiling
 from distill.losses.dense import TokenLoss
 from distill.losses.divergence import check_temperature
 from distill.losses.entropy import head_entropy, sparse_entropy
@@ -32,7 +33,8 @@ class Objective:
     """A divergence, its tokens' weights and what comes before it.
 
     divergence: a name, or {name: weight}. beta is jsd's, eta lk's. temperature: of both sides.
-    chunk_size: tokens whose logits exist at one time. compiled: torch.compile the loss.
+    chunk_size: tokens whose logits exist at one time. compiled: torch.compile the loss; None: where
+    that works and the vocabulary is large enough for it to pay.
     weighting: `entropy` multiplies a token's loss by exp(entropy_slope · H(p)): below 0 the draft
     learns first what the target is sure of, above 0 what it hesitates over.
     `learnable` learns only the share `keep` of a micro-batch's tokens, those where the draft is
@@ -46,7 +48,7 @@ class Objective:
     eta: float = 3.0
     temperature: float = 1.0
     chunk_size: int = 512
-    compiled: bool = False
+    compiled: bool | None = None
     weighting: str = "none"
     entropy_slope: float = -0.5
     reference: str | None = None
@@ -107,7 +109,9 @@ class Objective:
             hidden.detach(),
             head.sliced(vocabulary_size).detach(),
             reference,
-            chunk_teacher(signal, self._token_loss, known, self.chunk_size),
+            chunk_teacher(
+                signal, self._token_loss(hidden, vocabulary_size), known, self.chunk_size
+            ),
             keep=self.keep,
             chunk_size=self.chunk_size,
             compute_dtype=compute_dtype or head.weight.dtype,
@@ -118,9 +122,14 @@ class Objective:
         tokens = torch.full_like(sums["tokens"], len(mask))
         return loss, sums | found | {"weight": sums["tokens"], "tokens": tokens}
 
-    @property
-    def _token_loss(self) -> TokenLoss:
-        return TokenLoss(self.function, self.temperature, self.compiled)
+    def _token_loss(self, hidden: Tensor, vocabulary_size: int) -> TokenLoss:
+        compiled = self._compiled(hidden, vocabulary_size)
+        return TokenLoss(self.function, self.temperature, compiled)
+
+    def _compiled(self, hidden: Tensor, vocabulary_size: int) -> bool:
+        if self.compiled is None:
+            return worth_compiling(hidden.device, vocabulary_size)
+        return self.compiled
 
     def _fused(
         self,
@@ -148,7 +157,7 @@ class Objective:
                 chunk_size=self.chunk_size,
                 vocabulary_size=vocabulary_size,
                 compute_dtype=compute_dtype,
-                compiled=self.compiled,
+                compiled=self._compiled(hidden, vocabulary_size),
             )
         return fused_sparse_loss(
             hidden,

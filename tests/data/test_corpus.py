@@ -140,3 +140,23 @@ load_corpus(folder)
     environment = {k: v for k, v in environment.items() if not k.startswith(("HF_", "XDG_"))}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
     assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
+def test_a_share_of_raw_text_is_left_for_the_target_to_continue(make_tokenizer, library, tmp_path):
+    sizes = {"train_rows": 400, "validation_rows": 8, "evaluation_rows": 20}
+    own, continued = tmp_path / "own", tmp_path / "continued"
+    for folder, share in ((own, 0.0), (continued, 0.25)):
+        folder.mkdir()
+        build_corpus(library, make_tokenizer(), data(continued=share, **sizes), TARGET, folder)
+    before, after = load_corpus(own), load_corpus(continued)
+    cut = [row for row in after["train"] if row["prompt_length"]]
+    assert 0.15 < len(cut) / 400 < 0.35
+    assert {(row["prompt_length"], len(row["input_ids"])) for row in cut} == {(20, 20)}
+    texts = dict(zip(before["train"]["id"], before["train"]["input_ids"], strict=True))
+    for row in after["train"]:  # the same windows in the same order, the drawn ones cut
+        assert row["input_ids"] == texts[row["id"]][: len(row["input_ids"])]
+    assert after["train"]["id"] == before["train"]["id"]
+    assert set(after["validation"]["prompt_length"]) == {20}
+    assert after["evaluation"].to_list() == before["evaluation"].to_list()
+    with pytest.raises(UserError, match=r"data\.continued is 1\.5"):
+        build_corpus(library, make_tokenizer(), data(continued=1.5), TARGET, tmp_path)

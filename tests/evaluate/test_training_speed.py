@@ -70,7 +70,7 @@ def test_updates_are_compared_by_their_cosine(tmp_path) -> None:
 def test_table_by_hand() -> None:
     found = {
         "arms": {
-            "here": {"rates": [30.0, 20.0], "peak_bytes": [1e9, 1e9]},
+            "live": {"rates": [30.0, 20.0], "peak_bytes": [1e9, 1e9]},
             "trl": {"rates": [10.0, 10.0], "peak_bytes": [2e9, 3e9]},
         },
         "shares_of_products": [0.8, 0.9],

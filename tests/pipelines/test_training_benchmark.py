@@ -19,6 +19,7 @@ def test_both_trainers_do_the_same_work(distill, tmp_path, capsys) -> None:
     assert "Training: median" in capsys.readouterr().out
     (path,) = (tmp_path / "outputs" / "artifacts" / "benchmark").glob("*/benchmark.json")
     found = json.loads(path.read_text())
+    assert {"live", "hidden", "top_k", "sampled"} <= found["arms"].keys()
     for arm in found["arms"].values():
         assert len(arm["rates"]) == len(arm["peak_bytes"]) == 2
         assert min(arm["rates"]) > 0
@@ -36,6 +37,7 @@ def test_both_trainers_do_the_same_work(distill, tmp_path, capsys) -> None:
     [
         ("benchmark.steps=0", "benchmark.steps"),
         ("benchmark.trl_python=/no/such/python", "trl_python"),
+        ("benchmark.signals=[logits]", "hidden, top_k, sampled"),
         ("what=nothing", "decoding, training"),
     ],
 )
