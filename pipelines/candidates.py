@@ -13,6 +13,7 @@ from distill.errors import UserError
 from distill.models.identity import identify
 from distill.pipelines import train
 from distill.pipelines.inputs import cache_root, draft_folder, model_folder
+from distill.pipelines.labels import labels
 from distill.schema import ModelConfig
 from distill.training.callbacks.candidates import METRICS, candidate_folders
 
@@ -79,10 +80,11 @@ def _registered(place: str) -> bool:
 
 
 def _names(folders: list[Path]) -> list[str]:
-    """Folder names; where two runs wrote the same one, with the run's name before it."""
+    """Folder names; where two trainings wrote the same one, after what tells them apart."""
     often = Counter(folder.name for folder in folders)
+    trainings = labels(_run(folder) for folder in folders)
     names = [
-        folder.name if often[folder.name] == 1 else f"{_run(folder).name}/{folder.name}"
+        folder.name if often[folder.name] == 1 else f"{trainings[_run(folder)]}/{folder.name}"
         for folder in folders
     ]
     if len(set(names)) < len(names):

@@ -66,6 +66,7 @@ def run(cfg: DictConfig) -> Artifact:
     settings = {
         **{name: plain(cfg[name]) for name in ("draft", "optimizer", "schedule", "budget")},
         "objective": _objective_settings(cfg),
+        "signal": cfg.signal._target_,  # its inputs say the same, but not to who reads a name
         **draft_weights(cfg),
         "trainer": _trainer_settings(cfg),
         **{name: cfg.data[name] for name in prepare.BATCHING},

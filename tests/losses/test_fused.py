@@ -19,6 +19,7 @@ from distill.losses import (
     reverse_kl,
     total_variation,
 )
+from distill.losses.kernels import autograd_kernel, forward_kl_kernel
 
 T, V, PADDED_V, STUDENT_WIDTH, TEACHER_WIDTH = 41, 30, 37, 5, 8
 ALL = [forward_kl, reverse_kl, jsd, total_variation, acceptance, lk]
@@ -229,12 +230,30 @@ def test_refusals_name_the_remedy(change: dict, remedy: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own imports
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
 @pytest.mark.parametrize("divergence", [forward_kl, acceptance])
-def test_compiled_equals_eager(divergence) -> None:
+def test_compiled_equals_eager(divergence, temperature) -> None:
     pair = Pair(torch.float32)
-    loss, sums = pair.fused(divergence=divergence, compiled=True, chunk_size=18)
-    plain, expected = pair.fused(divergence=divergence, chunk_size=18)
+    settings = {"divergence": divergence, "temperature": temperature, "chunk_size": 18}
+    loss, sums = pair.fused(compiled=True, **settings)
+    plain, expected = pair.fused(**settings)
     assert loss.item() == pytest.approx(plain.item(), rel=1e-5)
     assert all(torch.allclose(sums[name], expected[name]) for name in sums)
     for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_closed_form_equals_the_definition_with_tokens_that_cannot_be() -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(2, 4, 9, dtype=torch.float64)
+    teacher[0, 3] = -torch.inf
+    student[1, 2] = teacher[1, 2] = -torch.inf
+    for temperature in (1.0, 0.5):
+        gradient = student.clone()
+        found = forward_kl_kernel(gradient, teacher, temperature, None)
+        expected = autograd_kernel(forward_kl)
+        other = student.clone()
+        wanted = expected(other, teacher, temperature, None)
+        for one, two in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, two, check_dtype=False)
+        torch.testing.assert_close(gradient, other)

@@ -1,0 +1,35 @@
+"""Trainings side by side are called by what tells them apart."""
+
+import json
+
+from distill.artifacts import MANIFEST
+from distill.pipelines.labels import labels
+
+
+def training(folder, settings, **inputs):
+    folder.mkdir()
+    (folder / MANIFEST).write_text(json.dumps({"settings": settings, "inputs": inputs}))
+    return folder
+
+
+def test_names_are_the_settings_that_are_not_as_in_most(tmp_path) -> None:
+    usual = {"seed": 0, "draft": {"init": "pruned", "layers": None}}
+    runs = [
+        training(tmp_path / "a", usual, prepare="0" * 64),
+        training(tmp_path / "b", {**usual, "seed": 1}, prepare="0" * 64),
+        training(
+            tmp_path / "c", {"seed": 1, "draft": {"init": "svd", "layers": 3}}, prepare="0" * 64
+        ),
+        training(tmp_path / "d", usual, prepare="1" * 64),
+        training(tmp_path / "e", usual, prepare="0" * 64),
+    ]
+    runs.append(tmp_path / "elsewhere")
+    assert list(labels([*runs, runs[0]]).values()) == [
+        "a",  # like e in everything
+        "seed=1",
+        "seed=1,draft.init=svd,draft.layers=3",
+        "prepare of=111111111111",
+        "e",
+        "elsewhere",
+    ]
+    assert labels(runs[:1]) == {runs[0]: "base"}
