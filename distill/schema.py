@@ -258,6 +258,8 @@ class ProbeConfig:
     num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 6, 8])
     batch_sizes: list[int] = field(default_factory=lambda: [1, 4])
     contexts: list[int] = field(default_factory=lambda: [256, 1024])
+    alphas: list[float] = field(default_factory=lambda: [0.5, 0.6, 0.7, 0.8, 0.9])
+    """The speedup is predicted at each, with its best k."""
     repetitions: int = 9
     tokens: int = 200_000_000
     """Training tokens that the plan on paper is for."""

@@ -15,8 +15,6 @@ from distill.evaluate.acceptance import (
 )
 from distill.evaluate.steps import DRAFTED, Setting, draft_step, time_steps, verify_steps
 
-ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9)
-
 
 @dataclass(frozen=True)
 class Prospect:

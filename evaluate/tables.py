@@ -10,7 +10,7 @@ from rich.table import Table
 
 from distill.evaluate.benchmark import Line, Rate
 from distill.evaluate.codecs import Fidelity
-from distill.evaluate.probe import ALPHAS, Prospect
+from distill.evaluate.probe import Prospect
 from distill.evaluate.selection import Choice
 
 
@@ -36,13 +36,13 @@ def fidelity_table(found: Sequence[Fidelity]) -> Table:
     return view
 
 
-def prospects_table(prospects: Sequence[Prospect]) -> Table:
+def prospects_table(prospects: Sequence[Prospect], alphas: Sequence[float]) -> Table:
     """What each draft could gain under each load, by alpha."""
     view = Table(title="Predicted speedup by alpha, from times measured here with random weights")
     view.add_column("draft", no_wrap=True)
     for heading in ("batch", "context", "target ms", "draft ms", "c", "v(k)", "breaks even"):
         view.add_column(heading, justify="right", no_wrap=True)
-    for alpha in ALPHAS:
+    for alpha in alphas:
         view.add_column(f"α {alpha:g}", justify="right", no_wrap=True)
     view.add_column("ceiling", justify="right", no_wrap=True)
     for one in prospects:
@@ -57,7 +57,7 @@ def prospects_table(prospects: Sequence[Prospect]) -> Table:
             f"{one.costs[first].c:.3f}",
             f"{one.costs[first].v:.2f}…{one.costs[last].v:.2f}",
             f"α {even.alpha:.2f}" if even else "never",
-            *[f"{one.at(alpha):.2f}× k{one.best_k(alpha)}" for alpha in ALPHAS],
+            *[f"{one.at(alpha):.2f}× k{one.best_k(alpha)}" for alpha in alphas],
             f"{one.ceiling:.2f}×",
         )
     view.caption = (

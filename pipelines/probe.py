@@ -89,4 +89,6 @@ def _report(cfg: DictConfig, plans: dict[str, DraftPlan], loads: list[list[Prosp
     every = [prospect for load in loads for prospect in load]
     paper = bills_table(plans, cfg.probe.tokens, cfg.probe.teraflops)
     sentences = "".join(f"{advice(load)}\n" for load in loads)
-    return f"{as_text(paper, 150)}{as_text(prospects_table(every), 170)}{sentences}"
+    return (
+        f"{as_text(paper, 150)}{as_text(prospects_table(every, cfg.probe.alphas), 170)}{sentences}"
+    )

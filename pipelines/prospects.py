@@ -28,6 +28,8 @@ def check_probe(cfg: DictConfig) -> None:
     samplings(cfg)
     counts = ("num_draft_tokens", "batch_sizes", "contexts", "repetitions", "tokens")
     check_at_least(1, "probe", {name: plain(cfg.probe[name]) for name in counts})
+    if not all(0 < alpha <= 1 for alpha in cfg.probe.alphas):
+        raise UserError(f"probe.alphas={list(cfg.probe.alphas)}: give values above 0 and up to 1")
     if cfg.probe.teraflops <= 0:
         raise UserError(f"probe.teraflops={cfg.probe.teraflops}: give a rate above 0")
     longest = context_length(target_folder(cfg))

@@ -54,7 +54,8 @@ def test_probe_times_each_load_and_draft(sampling: Sampling) -> None:
     for one in (one for load in found for one in load):
         assert set(one.costs) == {1, 3}
         assert min(one.target_seconds, one.draft_seconds) > 0
-    text = as_text(prospects_table([one for load in found for one in load]))
+    text = as_text(prospects_table([one for load in found for one in load], [0.376]))
+    assert "α 0.376" in text
     assert "ceiling" in text
 
 

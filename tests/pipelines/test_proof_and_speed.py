@@ -114,6 +114,7 @@ def test_probe_needs_no_data_and_no_budget(distill, tmp_path, capsys):
         (["pipeline=probe", "probe.contexts=[4096]"], "the target holds 256"),
         (["pipeline=probe", "probe.contexts=[16]", "probe.drafts=[]"], "probe.drafts"),
         (["pipeline=probe", "probe.num_draft_tokens=[0]"], "probe.num_draft_tokens"),
+        (["pipeline=probe", "probe.contexts=[16]", "probe.alphas=[1.5]"], "probe.alphas"),
     ],
 )
 def test_bad_input_is_one_line(distill, capsys, arguments, remedy):
