@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,12 +62,17 @@ def find_conversations(cfg: DictConfig) -> tuple[list[Conversation], int]:
             f"no prompts are left to decode ({too_long} too long, domains {wanted or 'all'}): "
             "widen evaluate.domains, or give more with evaluate.prompts or data.evaluation_rows"
         )
-    if bare := sorted({*cfg.evaluate.floors} - {one.domain for one in chosen}):
+    check_floors(cfg, {one.domain for one in chosen})
+    return chosen, too_long
+
+
+def check_floors(cfg: DictConfig, decoded: Collection[str]) -> None:
+    """UserError for a floor whose domain is not among those decoded."""
+    if bare := sorted({*cfg.evaluate.floors} - {*decoded}):
         raise UserError(
             f"evaluate.floors names {bare[0]!r}, and none of its prompts is decoded: raise "
             "evaluate.num_prompts or drop the floor"
         )
-    return chosen, too_long
 
 
 def all_turns(

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from distill.artifacts import MANIFEST, Artifact, load, write_json
 from distill.errors import UserError
 from distill.evaluate import outcome
-from distill.evaluate.records import read_rows
+from distill.evaluate.records import MEASUREMENTS, read_rows
 from distill.evaluate.report.facts import Command, Curve, Facts, Training
 from distill.evaluate.report.page import render_report
 from distill.evaluate.report.training import LOSSES
@@ -26,7 +26,7 @@ from distill.tracking.client import without_credentials
 from distill.tracking.history import histories
 from distill.training.callbacks.candidates import METRICS, candidate_folders
 
-REPORT, SUMMARY, MEASUREMENTS = "report.html", "summary.json", "measurements.parquet"
+REPORT, SUMMARY = "report.html", "summary.json"
 
 
 def run_folder() -> Path:

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from distill.errors import UserError
 from distill.evaluate import speed
 from distill.evaluate.load import describe
-from distill.evaluate.measure import Bar, Evaluation, Grid, measure_candidates
+from distill.evaluate.measure import Bar, Evaluation, Grid, conclude, measure_candidates
 from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
 from distill.evaluate.statistics import Bootstrap
 from distill.speculative import Sampling, decode
@@ -53,15 +53,18 @@ def evaluate_all(
         }
         | changes
     )
-    return measure_candidates(
+    rows = measure_candidates(
         tiny(0),
         candidates or {"d": tiny(1)},
         prompts,
         grid,
-        Bar(Bootstrap(100)),
         folder,
         progress or (lambda done, total, what: None),
     )
+    return [
+        conclude([row for row in rows if load.of(row)], Bar(Bootstrap(100)))
+        for load in grid.loads()
+    ]
 
 
 def evaluate(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> Evaluation:
