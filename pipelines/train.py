@@ -32,6 +32,7 @@ from distill.pipelines.inputs import (
     target_identity,
 )
 from distill.pipelines.stage import as_job, run_stage
+from distill.ranks import is_rank_zero
 from distill.schema import DraftConfig, ModelConfig
 from distill.teacher.cached import CachedTeacher
 from distill.teacher.codecs import Live
@@ -40,6 +41,7 @@ from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
+from distill.training.callbacks.resume import RESUME, remove_resumable
 from distill.training.run import pick_precision, train_draft
 
 if TYPE_CHECKING:
@@ -82,7 +84,11 @@ def run(cfg: DictConfig) -> Artifact:
         return counts | {"candidates": [Path(path).name for path in counts["candidates"]]}
 
     inputs = [corpus] if signal is None else [corpus, signal]
-    return run_stage(cfg, "train", settings, inputs, produce, collective=True)
+    trained = run_stage(cfg, "train", settings, inputs, produce, collective=True)
+    if is_rank_zero():
+        # Not before it is whole: a kill on the last step still goes on from them.
+        remove_resumable(trained.path / RESUME)
+    return trained
 
 
 def _train(

@@ -66,6 +66,20 @@ def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(distill, p
     assert manifests() == {"prepare": 1, "generate": 2, "train": 2}
 
 
+def test_a_whole_training_keeps_no_checkpoints_to_go_on_from(distill, tmp_path, monkeypatch):
+    def killed(_folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("distill.pipelines.train.remove_resumable", killed)
+        with pytest.raises(SystemExit):
+            distill("pipeline=train")
+    (training,) = (tmp_path / "outputs/artifacts/train").glob("*/manifest.json")
+    assert (training.parent / "resume" / "latest.ckpt").exists()
+    distill("pipeline=train")
+    assert sorted(path.name for path in training.parent.iterdir()) == ["candidates", training.name]
+
+
 def test_pretrained_draft_that_changed_is_trained_anew(distill, tmp_path, manifests):
     from .conftest import write_model
 
