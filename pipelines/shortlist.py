@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def _teacher_forced(
     vocabulary: int,
 ) -> dict[str, dict[str, float]]:
     drafts = {
-        one.name: load_draft(one.folder, dtype=target.dtype, device=target.device)
+        one.name: partial(load_draft, one.folder, dtype=target.dtype, device=target.device)
         for one in candidates
     }
     bootstrap = Bootstrap(cfg.evaluate.bootstrap, cfg.seed)
