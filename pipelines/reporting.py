@@ -35,7 +35,7 @@ def run_folder() -> Path:
 
 
 def check_run_folder(cfg: DictConfig) -> None:
-    """Refuse to write a report over that of another target.
+    """Refuse to write a report over that of another target, or over what is no report of ours.
 
     Raises:
         UserError: the run folder, chosen by hand, has one.
@@ -43,12 +43,24 @@ def check_run_folder(cfg: DictConfig) -> None:
     path = run_folder() / SUMMARY
     if not path.exists():
         return
-    other = json.loads(path.read_text(encoding="utf-8"))
+    remedy = "choose another folder with hydra.run.dir, or delete this one"
+    other = _summary(path)
+    if other is None:
+        raise UserError(f"{path} is no summary of a job of this kind: {remedy}")
     if other["target_weights_sha256"] != target_identity(cfg).weights_sha256:
         raise UserError(
-            f"{path.parent} holds the report of another target ({other['target']}): choose another "
-            "folder with hydra.run.dir, or delete this one"
+            f"{path.parent} holds the report of another target ({other['target']}): {remedy}"
         )
+
+
+def _summary(path: Path) -> dict[str, Any] | None:
+    """What `summarize` once said; None for another program's file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:  # no JSON, or no text at all
+        return None
+    ours = isinstance(found, dict) and {"target", "target_weights_sha256"} <= found.keys()
+    return found if ours else None
 
 
 def summarize(cfg: DictConfig, measured: Artifact) -> dict[str, Any]:

@@ -94,6 +94,16 @@ def test_a_report_of_another_target_is_not_overwritten(ready, tmp_path, capsys):
     assert "report of another target (org/other)" in refusal(capsys)
 
 
+@pytest.mark.parametrize("content", [b"{}", b"[1]", b"{half", b"\xff\xfe"])
+def test_a_summary_of_another_program_is_not_overwritten(distill, tmp_path, capsys, content):
+    (tmp_path / "summary.json").write_bytes(content)
+    with pytest.raises(SystemExit) as stopped:
+        distill("pipeline=prepare", f"hydra.run.dir={tmp_path}")
+    assert stopped.value.code == 2
+    assert "is no summary of a job" in refusal(capsys)
+    assert (tmp_path / "summary.json").read_bytes() == content
+
+
 @pytest.mark.parametrize(
     ("runs", "remedy"),
     [
