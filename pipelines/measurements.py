@@ -104,7 +104,7 @@ def _decode(
     if is_rank_zero():
         write_rows(folder / MEASUREMENTS, rows)
     return {
-        "prompts": tally(conversations, len(prompts), too_long + unrolled["too_long"]),
+        "prompts": tally(conversations, unrolled, too_long),
         "teachers": {name: asdict(teacher) for name, teacher in chosen.teachers.items()},
         "screening_passes": chosen.target_passes,
     }

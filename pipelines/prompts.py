@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,10 @@ def all_turns(
     conversations: list[Conversation],
     vocabulary: int,
 ) -> dict[str, Any]:
-    """JSON: `prompts` (fields of `Prompt`) and `too_long`. Later turns hold its answers."""
+    """JSON: `prompts` (fields of `Prompt`), `too_long` and `unusable` (turns left out).
+
+    Later turns hold the target's own answers.
+    """
     tokenizer = AutoTokenizer.from_pretrained(target_folder(cfg))
     size = max(cfg.evaluate.batch_sizes)
 
@@ -108,14 +111,24 @@ def all_turns(
     found = unroll(conversations, answer, render, context_length(target_folder(cfg)))
     if found.too_long:
         log.warning("evaluate: %d later turns would fill the context: left out", found.too_long)
-    return {"prompts": [vars(prompt) for prompt in found.prompts], "too_long": found.too_long}
+    for reason, number in found.unusable.items():
+        log.warning("evaluate: %d later turns left out: %s", number, reason)
+    return {
+        "prompts": [vars(prompt) for prompt in found.prompts],
+        "too_long": found.too_long,
+        "unusable": found.unusable.total(),
+    }
 
 
-def tally(conversations: list[Conversation], turns: int, too_long: int) -> dict[str, Any]:
+def tally(
+    conversations: list[Conversation], unrolled: Mapping[str, Any], too_long: int
+) -> dict[str, Any]:
+    """What `find_conversations` and `all_turns` found, in numbers."""
     return {
         "conversations": len(conversations),
-        "turns": turns,
-        "too_long": too_long,
+        "turns": len(unrolled["prompts"]),
+        "too_long": too_long + unrolled["too_long"],
+        "unusable": unrolled["unusable"],
         "domains": dict(sorted(Counter(one.domain for one in conversations).items())),
     }
 

@@ -67,7 +67,7 @@ def test_grid_of_loads_over_prompts_of_a_file(evaluated, cases, capsys):
     assert loads == [("T=1", 1), ("T=1", 3), ("greedy", 1), ("greedy", 3)]
     assert found["verdict"] == found["loads"][0]["verdict"]
     assert found["prompts"] == {
-        "conversations": 9, "turns": 10, "too_long": 1,
+        "conversations": 9, "turns": 10, "too_long": 1, "unusable": 0,
         "domains": {"chat": 1, "code": 4, "math": 4},
     }  # fmt: skip
     assert {part["name"] for part in found["domains"]} == {"chat", "code", "math"}
