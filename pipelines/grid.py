@@ -9,7 +9,7 @@ from distill.models.target import eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.candidates import named_folders
 from distill.pipelines.inputs import plain, samplings, target_folder
-from distill.pipelines.prompts import known_domains
+from distill.pipelines.prompts import check_batches, known_domains, most_conversations
 
 if TYPE_CHECKING:
     from distill.evaluate.measure import Bar, Grid
@@ -35,6 +35,7 @@ def check_evaluation(cfg: DictConfig, source: Any) -> None:
         if asked[name] < 1:
             raise UserError(f"evaluate.{name}={asked[name]}: give at least 1")
     _check_domains(cfg, source)
+    check_batches(cfg, most_conversations(cfg))
     for folder in named_folders(cfg):
         shared_vocabulary(target_folder(cfg), folder)
 

@@ -43,11 +43,30 @@ def known_domains(cfg: DictConfig, source: Any) -> set[str]:
     return {one.domain for one in source.rows() if one.split == "evaluation"}
 
 
+def most_conversations(cfg: DictConfig) -> int:
+    """More than so many are never decoded. Nothing is tokenized."""
+    if cfg.evaluate.prompts is None:
+        return min(cfg.data.evaluation_rows, cfg.evaluate.num_prompts)
+    wanted = cfg.evaluate.domains
+    rows = [one for one in _read(cfg)[0] if wanted is None or one.domain in wanted]
+    return min(len(rows), cfg.evaluate.num_prompts)
+
+
+def check_batches(cfg: DictConfig, conversations: int) -> None:
+    """UserError for a batch size that so many conversations cannot fill even once."""
+    if (largest := max(cfg.evaluate.batch_sizes)) > conversations:
+        raise UserError(
+            f"evaluate.batch_sizes has {largest}, and {conversations} prompts are decoded: no "
+            "batch would be that large; lower it, or raise evaluate.num_prompts and what they are "
+            "taken from (data.evaluation_rows or evaluate.prompts)"
+        )
+
+
 def find_conversations(cfg: DictConfig) -> tuple[list[Conversation], int]:
     """Those to decode, with their first prompts, and how many were too long for the target.
 
     Raises:
-        UserError: none is left, or a domain that has a floor has no prompt among them.
+        UserError: none is left, too few for a batch, or a domain that has a floor has none.
     """
     wanted, limit = cfg.evaluate.domains, context_length(target_folder(cfg))
     found = _held_out(cfg) if cfg.evaluate.prompts is None else _from_file(cfg)
@@ -62,6 +81,7 @@ def find_conversations(cfg: DictConfig) -> tuple[list[Conversation], int]:
             f"no prompts are left to decode ({too_long} too long, domains {wanted or 'all'}): "
             "widen evaluate.domains, or give more with evaluate.prompts or data.evaluation_rows"
         )
+    check_batches(cfg, len(chosen))
     check_floors(cfg, {one.domain for one in chosen})
     return chosen, too_long
 

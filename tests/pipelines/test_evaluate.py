@@ -215,6 +215,12 @@ REFUSED = [
     (["evaluate.batch_sizes=[]"], "evaluate.batch_sizes"),
     (["evaluate.batch_sizes=[2,2]"], "each once"),
     (["evaluate.batch_sizes=[0]"], "evaluate.batch_sizes"),
+    (["evaluate.batch_sizes=[1,4]"], "batch_sizes has 4, and 3 prompts are decoded"),
+    (["evaluate.num_prompts=99", "evaluate.batch_sizes=[11]"], "and 10 prompts"),
+    (
+        ["evaluate.prompts=null", "evaluate.num_prompts=9", "evaluate.batch_sizes=[5]"],
+        "and 4 prompts",
+    ),
     (["evaluate.contexts=[512,256]"], "must rise"),
     (["evaluate.samplings=[]"], "evaluate.samplings"),
     (["evaluate.samplings=[{temperature:0},{temperature:0}]"], "each once"),
@@ -254,6 +260,7 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
     [
         (["evaluate.domains=[chat]", "evaluate.num_prompts=1"], "no prompts are left"),
         (["+evaluate.floors.chat=1"], "none of its prompts is decoded"),
+        (["evaluate.batch_sizes=[3]"], "and 2 prompts are decoded"),
     ],
 )
 def test_no_prompt_left(evaluated, tmp_path, capsys, arguments, remedy):
