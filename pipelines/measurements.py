@@ -72,8 +72,8 @@ def _settings(cfg: DictConfig, candidates: Sequence[Candidate]) -> dict[str, Any
     return {
         "evaluate": asked,
         "prompts": _digest(cfg.evaluate.prompts),
-        "candidates": [[one.name, one.weights_sha256] for one in candidates],
-        "target": target_identity(cfg).weights_sha256,
+        "candidates": [[one.name, one.sha256] for one in candidates],
+        "target": target_identity(cfg).sha256,
         "dtype": cfg.target.dtype,
         "eos_token_ids": eos_token_ids(target_folder(cfg)),
         "hardware": machine(cfg),

@@ -17,10 +17,12 @@ from distill.evaluate.records import MEASUREMENTS, read_rows
 from distill.evaluate.report.facts import Command, Curve, Facts, Training
 from distill.evaluate.report.page import render_report
 from distill.evaluate.report.training import LOSSES
-from distill.pipelines.inputs import machine, output_root, plain, target_identity
+from distill.models.identity import identify
+from distill.pipelines.inputs import cache_root, machine, output_root, plain, target_identity
 from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import current_job
 from distill.ranks import is_rank_zero
+from distill.schema import ModelConfig
 from distill.serving import transformers, vllm
 from distill.tracking.client import without_credentials
 from distill.tracking.history import histories
@@ -121,7 +123,9 @@ def _training(folder: Path) -> Training:
 
 def _certificate(cfg: DictConfig, measured: Artifact) -> str | None:
     """The short form of the newest certificate of this very draft and target."""
-    pair = (measured.counts["draft_weights_sha256"], target_identity(cfg).weights_sha256)
+    draft = measured.counts["draft_folder"]
+    identity = identify(Path(draft), ModelConfig("folder", draft), cache_root(cfg))
+    pair = (identity.sha256, target_identity(cfg).sha256)
     found = [
         artifact.path / "certificate.txt"
         for path in (output_root(cfg) / "artifacts" / "certify").glob(f"*/{MANIFEST}")

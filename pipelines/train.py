@@ -24,7 +24,7 @@ from distill.pipelines.inputs import (
     cache_root,
     device,
     draft_folder,
-    draft_weights,
+    draft_settings,
     load_configured_target,
     plain,
     reference_folder,
@@ -66,12 +66,12 @@ def run(cfg: DictConfig) -> Artifact:
     signal = None if live else cache.run(cfg)
     target = target_identity(cfg)
     settings = {
-        **{name: plain(cfg[name]) for name in ("draft", "optimizer", "schedule", "budget")},
+        "draft": draft_settings(cfg),
+        **{name: plain(cfg[name]) for name in ("optimizer", "schedule", "budget")},
         "objective": _objective_settings(cfg),
-        **draft_weights(cfg),
         "trainer": _trainer_settings(cfg),
         **{name: cfg.data[name] for name in prepare.BATCHING},
-        "target": target.weights_sha256,
+        "target": target.sha256,
         "dtype": cfg.target.dtype,
         "seed": cfg.seed,
     }
@@ -146,7 +146,7 @@ def _objective_settings(cfg: DictConfig) -> dict[str, Any]:
     if folder is None:
         return settings
     identity = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
-    return settings | {"reference": identity.weights_sha256}
+    return settings | {"reference": identity.sha256}
 
 
 def _reference(cfg: DictConfig, vocabulary_size: int) -> LiveTeacher | None:

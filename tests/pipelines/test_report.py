@@ -6,6 +6,9 @@ from pathlib import Path
 import mlflow
 import pytest
 
+from distill.models.identity import identify
+from distill.schema import ModelConfig
+
 from .conftest import write_model
 
 FILES = {"report.html", "summary.json", "evaluation.json", "measurements.parquet"}
@@ -41,7 +44,7 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
     assert json.loads((first / "summary.json").read_text())["target"] == str(target)
 
     # Another draft, and the first one's report from its artifacts, with a certificate by now.
-    certificate(tmp_path / "outputs", first)
+    certificate(tmp_path / "outputs", {"draft": draft, "target": target})
     own = tmp_path / "own"
     own.mkdir()
     ready(again, "pipeline=report", f"--config-dir={own}")
@@ -68,12 +71,12 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
     assert "<svg" in (side / "compare.html").read_text()
 
 
-def certificate(output: Path, run: Path) -> None:
+def certificate(output: Path, models: dict[str, Path]) -> None:
     """One of this pair, and a newer one of another."""
-    summary = json.loads((run / "summary.json").read_text())
     pair = {
-        "draft": summary["draft_weights_sha256"], "target": summary["target_weights_sha256"],
-    }  # fmt: skip
+        role: identify(folder, ModelConfig("folder", str(folder))).sha256
+        for role, folder in models.items()
+    }
     for name, settings in (("one", pair), ("two", pair | {"draft": "another"})):
         folder = output / "artifacts" / "certify" / name
         folder.mkdir(parents=True)
