@@ -66,6 +66,20 @@ def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(distill, p
     assert manifests() == {"prepare": 1, "generate": 2, "train": 2}
 
 
+def test_what_was_moved_is_not_done_again(distill, prompts, tmp_path, manifests):
+    from .conftest import write_model
+
+    start, there = write_model(tmp_path / "start", layers=1, hidden=32), tmp_path / "there"
+    there.mkdir()
+    for data, draft in ((prompts, start), (there / "rows.jsonl", there / "start")):
+        if not data.exists():
+            prompts.rename(data)
+            start.rename(draft)
+        pretrained = ["draft=pretrained", "draft.model.source=folder", f"draft.model.id={draft}"]
+        distill("pipeline=train", "data=jsonl", f"data.source.path={data}", *pretrained)
+    assert manifests() == {"prepare": 1, "generate": 1, "train": 1}
+
+
 def test_a_whole_training_keeps_no_checkpoints_to_go_on_from(distill, tmp_path, monkeypatch):
     def killed(_folder):
         raise KeyboardInterrupt
