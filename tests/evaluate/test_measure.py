@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from distill.errors import UserError
 from distill.evaluate import speed
@@ -16,21 +14,9 @@ from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
 from distill.evaluate.statistics import Bootstrap
 from distill.speculative import Sampling, decode
 
+from .conftest import tiny
+
 V = 40
-
-
-def tiny(seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=V,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.5,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 PROMPTS = [

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from distill.errors import UserError
 from distill.evaluate import screening
@@ -18,21 +18,9 @@ from distill.evaluate.screening import (
 )
 from distill.evaluate.statistics import Bootstrap
 
+from .conftest import tiny
+
 BOOTSTRAP = Bootstrap(100)
-
-
-def tiny(seed: int, vocabulary: int = 40) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.5,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 def rows(*lengths: tuple[int, int]) -> list[Trajectory]:
@@ -61,7 +49,7 @@ def test_copy_has_alpha_one_kl_zero() -> None:
 
 def test_equals_the_definition_over_supervised_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screening, "CHUNK", 4)  # prompts end inside, on and across chunks
-    target, draft = tiny(0, vocabulary=48), tiny(1, vocabulary=40)  # padded heads: 40 ids are real
+    target, draft = tiny(0, vocab_size=48), tiny(1)  # padded heads: 40 ids are real
     data = rows((11, 4), (9, 5), (13, 9), (6, 0))
     total, count = 0.0, 0
     for row in data:
