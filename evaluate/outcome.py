@@ -21,7 +21,7 @@ Top level:
     candidates    [candidate], all that were considered, in training order
     prompts       {"conversations", "turns", "too_long", "unusable" (by the chat template),
                   "domains": {domain: conversations}}
-    target        {"id", "weights_sha256", "parameters"}
+    target        {"id" (what a server calls it), "weights_sha256", "parameters"}
 
 load:
     sampling, batch_size, every flat key from `draft` to `best_k`, and

@@ -20,7 +20,7 @@ from distill.evaluate.views import load_view, proxies_view
 from distill.pipelines import generate, prepare
 from distill.pipelines.candidates import Candidate, find_candidates, trains
 from distill.pipelines.grid import make_bar, make_grid
-from distill.pipelines.inputs import plain, target_identity
+from distill.pipelines.inputs import plain, target_identity, target_name
 from distill.pipelines.measurements import measurements, shared_ids
 from distill.pipelines.prompts import check_floors
 from distill.pipelines.reporting import summarize, write_report
@@ -63,7 +63,11 @@ def measure(cfg: DictConfig) -> Artifact:
     corpus = generate.run(cfg) if answered else prepare.run(cfg)
     decoded = measurements(cfg, candidates, corpus)
     check_floors(cfg, decoded.counts["prompts"]["domains"])
-    settings = {name: plain(cfg.evaluate[name]) for name in JUDGED_BY} | {"seed": cfg.seed}
+    settings = {
+        **{name: plain(cfg.evaluate[name]) for name in JUDGED_BY},
+        "target": target_name(cfg),
+        "seed": cfg.seed,
+    }
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
         return _judge(cfg, candidates, decoded, folder, stage)
@@ -108,7 +112,7 @@ def _with_counts(artifact: Artifact, **more: Any) -> Artifact:
 def _target(cfg: DictConfig) -> dict[str, Any]:
     identity = target_identity(cfg)
     return {
-        "id": cfg.target.id,
+        "id": target_name(cfg),
         "weights_sha256": identity.weights_sha256,
         "parameters": identity.parameters,
     }

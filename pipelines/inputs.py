@@ -48,6 +48,11 @@ def target_folder(cfg: DictConfig) -> Path:
     return model_folder(cfg, target_config(cfg), "target")
 
 
+def target_name(cfg: DictConfig) -> str:
+    """What a reader and a server call the target."""
+    return cfg.target.serving_name or cfg.target.id
+
+
 def target_identity(cfg: DictConfig) -> ModelIdentity:
     return identify(target_folder(cfg), target_config(cfg), cache_root(cfg))
 

@@ -18,7 +18,14 @@ from distill.evaluate.report.facts import Command, Curve, Facts, Training
 from distill.evaluate.report.page import render_report
 from distill.evaluate.report.training import LOSSES
 from distill.models.identity import identify
-from distill.pipelines.inputs import cache_root, machine, output_root, plain, target_identity
+from distill.pipelines.inputs import (
+    cache_root,
+    machine,
+    output_root,
+    plain,
+    target_identity,
+    target_name,
+)
 from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import current_job
 from distill.ranks import is_rank_zero
@@ -69,7 +76,7 @@ def summarize(cfg: DictConfig, measured: Artifact) -> dict[str, Any]:
     """The champion's numbers and the verdict; `evaluation.json` beside it holds the rest."""
     found = {name: value for name, value in measured.counts.items() if name != "draft_folder"}
     weights = target_identity(cfg).weights_sha256
-    return {"target": cfg.target.id, "target_weights_sha256": weights, **found}
+    return {"target": target_name(cfg), "target_weights_sha256": weights, **found}
 
 
 def write_report(cfg: DictConfig, measured: Artifact, summary: dict[str, Any]) -> Path:
@@ -171,7 +178,7 @@ def _commands(cfg: DictConfig, summary: dict[str, Any]) -> list[Command]:
         ),
     ]
     if exported := summary.get("export_path"):
-        served, k = cfg.target.serving_name or cfg.target.id, summary["num_draft_tokens"]
+        served, k = target_name(cfg), summary["num_draft_tokens"]
         commands.append(Command("Serve with vLLM", vllm.command(served, exported, k)))
         commands.append(
             Command("Serve with transformers", transformers.command(served, exported, k))

@@ -36,12 +36,13 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
     ready, distill, target, draft, tmp_path, capsys
 ):
     first, again, other = (tmp_path / name for name in ("first", "again", "other"))
-    ready(first, "pipeline=evaluate")
+    ready(first, "pipeline=evaluate", "target.serving_name=org/large")
     assert {path.name for path in first.iterdir()} >= FILES
     assert f"report: {first / 'report.html'}" in capsys.readouterr().out
     page = (first / "report.html").read_text()
     assert "pipeline=report" in page
-    assert json.loads((first / "summary.json").read_text())["target"] == str(target)
+    assert json.loads((first / "summary.json").read_text())["target"] == "org/large"
+    assert "a draft for org/large</title>" in page
 
     # Another draft, and the first one's report from its artifacts, with a certificate by now.
     certificate(tmp_path / "outputs", {"draft": draft, "target": target})
