@@ -12,6 +12,14 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int:
     return int(environment.get("LOCAL_RANK", environment.get("SLURM_LOCALID", "0")))
 
 
+def processes(environment: Mapping[str, str] = os.environ) -> int:
+    """How many processes torchrun or srun started together; 1 where nothing says so.
+
+    Lightning's own launcher starts the others later, when it trains.
+    """
+    return int(environment.get("WORLD_SIZE", environment.get("SLURM_NTASKS", "1")))
+
+
 def is_rank_zero(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process writes artifacts and talks to MLflow.
 

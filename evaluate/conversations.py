@@ -4,16 +4,18 @@ A later turn's prompt holds the target's own earlier answers, as in serving. The
 plainly, and shared by all arms, so that every arm continues the same prompts.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from distill.data.chat import UnusableChatError
 from distill.data.sources.rows import Message
 from distill.evaluate.records import Prompt
 
 Answer = Callable[[list[Prompt]], list[str]]
 """The target's answers to prompts, as text."""
 Render = Callable[[Sequence[Message]], list[int]]
-"""Messages as the token ids that a server gives the target."""
+"""Messages as the token ids that a server gives the target; UnusableChatError where it cannot."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,14 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Unrolled:
-    """prompts: all turns. too_long: turns left out because the context would not hold them."""
+    """prompts: all turns. too_long: turns left out because the context would not hold them.
+
+    unusable: reason → turns left out because the template refuses the conversation.
+    """
 
     prompts: list[Prompt]
     too_long: int = 0
+    unusable: Counter[str] = field(default_factory=Counter)
 
 
 def spread(conversations: Iterable[Conversation], most: int) -> list[Conversation]:
@@ -55,20 +61,28 @@ def spread(conversations: Iterable[Conversation], most: int) -> list[Conversatio
 def unroll(
     conversations: Sequence[Conversation], answer: Answer, render: Render, context: int
 ) -> Unrolled:
-    """Every turn as a prompt. A conversation ends early where its next prompt fills the context."""
+    """Every turn as a prompt.
+
+    A conversation ends early where its next prompt fills the context or cannot be rendered.
+    """
     going = [_Open(c, list(c.messages), _first(c)) for c in conversations]
     prompts, too_long = [one.prompt for one in going], 0
+    unusable: Counter[str] = Counter()
     while going := [one for one in going if one.waiting]:
         asked = []
         for one, text in zip(going, answer([one.prompt for one in going]), strict=True):
-            following = one.after(text, render)
+            try:
+                following = one.after(text, render)
+            except UnusableChatError as reason:
+                unusable[str(reason)] += len(one.waiting)
+                continue
             if len(following.prompt.tokens) < context:
                 asked.append(following)
             else:
                 too_long += len(one.waiting)
         prompts += [one.prompt for one in asked]
         going = asked
-    return Unrolled(prompts, too_long)
+    return Unrolled(prompts, too_long, unusable)
 
 
 @dataclass(frozen=True)

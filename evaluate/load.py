@@ -4,7 +4,7 @@ import zlib
 from dataclasses import dataclass, fields
 
 from distill.errors import UserError
-from distill.evaluate.records import Prompt
+from distill.evaluate.records import Measurement, Prompt
 from distill.speculative import Sampling
 
 NO_PART_OF_GREEDY = {"top_k", "top_p", "min_p"}
@@ -30,6 +30,10 @@ class Load:
     @property
     def sampling_name(self) -> str:
         return describe(self.sampling)
+
+    def of(self, row: Measurement) -> bool:
+        """Whether the row was measured at this load."""
+        return (row.sampling, row.batch_size) == (self.sampling_name, self.batch_size)
 
 
 def describe(sampling: Sampling) -> str:

@@ -1,4 +1,4 @@
-"""The evaluation of candidates, whole: decode at every load, pool, choose, judge."""
+"""The evaluation of candidates: decode at every load; then pool, choose and judge, load by load."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from distill.speculative import Drafter, ModelDrafter, Sampling
 class Grid:
     """What is measured: every k at every load. contexts: edges of the context-length buckets.
 
-    racing: arms that can no longer win stop decoding.
+    racing: arms that can no longer win stop decoding, by this bootstrap; None: all decode all.
     """
 
     num_draft_tokens: Sequence[int]
@@ -35,7 +35,7 @@ class Grid:
     vocabulary_size: int
     seed: int
     contexts: Sequence[int] = ()
-    racing: bool = False
+    racing: Bootstrap | None = None
 
     def loads(self) -> list[Load]:
         return [
@@ -107,26 +107,27 @@ def measure_candidates(
     candidates: Mapping[str, PreTrainedModel | Drafter],
     prompts: Sequence[Prompt],
     grid: Grid,
-    bar: Bar,
     folder: Path,
     progress: Progress,
-) -> list[Evaluation]:
+) -> list[Measurement]:
     """Decode `prompts` with the target alone and with every candidate at every k and load.
 
     A candidate is a draft model or a drafter. Rows are kept under `folder` as they come; the same
     call goes on after a kill, and ranks share the work. UserError for an empty list of prompts,
     candidates, k or loads, a k below 1, or a prompt that comes twice.
+
+    Returns:
+        The rows of all loads, one load after the other.
     """
     _check(candidates, prompts, grid)
     bench = Bench(target, {name: _drafter(one) for name, one in candidates.items()})
     arms = [Arm(name, k) for name in candidates for k in grid.num_draft_tokens]
-    entrants = race(arms, bar.bootstrap) if grid.racing else lambda _: arms
+    entrants = race(arms, grid.racing) if grid.racing else lambda _: arms
     first_round = FIRST_ROUND if grid.racing else None
-    found = []
+    found: list[Measurement] = []
     for number, load in enumerate(grid.loads()):
         place = folder / f"load-{number:02d}"
-        rows = measure(bench, prompts, entrants, load, place, progress, first_round)
-        found.append(conclude(rows, bar))
+        found += measure(bench, prompts, entrants, load, place, progress, first_round)
     return found
 
 

@@ -19,8 +19,9 @@ Top level:
                   "num_draft_tokens", "points": [point], "correlations": [correlation]}
     table         [arm], one per load, candidate and k
     candidates    [candidate], all that were considered, in training order
-    prompts       {"conversations", "turns", "too_long", "domains": {domain: conversations}}
-    target        {"id", "weights_sha256", "parameters"}
+    prompts       {"conversations", "turns", "too_long", "unusable" (by the chat template),
+                  "domains": {domain: conversations}}
+    target        {"id" (what a server calls it), "weights_sha256", "parameters"}
 
 load:
     sampling, batch_size, every flat key from `draft` to `best_k`, and

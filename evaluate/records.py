@@ -10,6 +10,7 @@ from pyarrow import parquet
 
 from distill.errors import UserError
 
+MEASUREMENTS = "measurements.parquet"
 PLAIN = "plain"
 """The candidate name of the target's own decoding."""
 

@@ -1,9 +1,10 @@
 """Teacher-forced agreement of drafts with the target on held-out rows: cheap, and no decoding.
 
-Shapes: C positions of a chunk, V shared vocabulary.
+Shapes: C positions of a chunk, N of a row from its first prediction on, D the target's width,
+V shared vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,10 @@ from transformers import PreTrainedModel
 
 from distill.errors import UserError
 from distill.evaluate.statistics import Bootstrap, Interval, Sums, pooled_ratio
+from distill.losses.head import Head
 from distill.speculative.runner import Runner
+from distill.teacher.head import check_head, head_of
+from distill.teacher.hidden import last_hidden
 
 CHUNK = 128
 """Positions whose logits exist at once: no [B·S, V] tensor is ever made."""
@@ -25,6 +29,11 @@ class Trajectory:
     id: str
     tokens: list[int]
     prompt_length: int
+
+    @property
+    def first(self) -> int:
+        """The position whose logits predict the first of them."""
+        return max(self.prompt_length, 1) - 1
 
 
 @dataclass(frozen=True)
@@ -51,39 +60,39 @@ class Agreement:
 @torch.inference_mode()
 def teacher_forced(
     target: PreTrainedModel,
-    drafts: Mapping[str, PreTrainedModel],
+    drafts: Mapping[str, Callable[[], PreTrainedModel]],
     rows: Sequence[Trajectory],
     vocabulary_size: int,
     *,
     temperature: float = 1.0,
     bootstrap: Bootstrap,
 ) -> dict[str, Agreement]:
-    """Every draft against the same target passes. Both distributions at `temperature` (> 0).
+    """Every draft against one target pass a row. Both distributions at `temperature` (> 0).
 
-    UserError when no row has a token to predict.
+    drafts: by name, how to load each; one is in memory at a time. UserError when no row has a
+    token to predict, or a target whose head is not known.
     """
-    rows = [row for row in rows if len(row.tokens) > max(row.prompt_length, 1)]
+    rows = _predicted(rows)
     if not rows:
         raise UserError(
             "no held-out row has a token to predict: give rows longer than their prompt"
         )
-    found: dict[str, list[RowAgreement]] = {name: [] for name in drafts}
-    for row in rows:
-        for name, sums in _row(target, drafts, row, vocabulary_size, temperature).items():
-            tokens = len(row.tokens) - max(row.prompt_length, 1)
-            alpha, kl, agreement = sums.tolist()
-            found[name].append(RowAgreement(row.id, tokens, alpha, kl, agreement))
-    return {name: _pool(rows, bootstrap) for name, rows in found.items()}
+    check_head(target)
+    head = head_of(target).sliced(vocabulary_size)
+    states = [_states(target, row) for row in rows]
+    found: dict[str, Agreement] = {}
+    for name, load in drafts.items():
+        draft = load()
+        pairs = zip(rows, states, strict=True)
+        sums = [_row(draft, row, hidden, head, temperature) for row, hidden in pairs]
+        del draft  # before the next one is loaded
+        found[name] = _pool(sums, bootstrap)
+    return found
 
 
 def target_passes(rows: Sequence[Trajectory]) -> int:
-    """What `teacher_forced` spends: a prompt pass and its chunks for every row."""
-    begins = [(row, max(row.prompt_length, 1) - 1) for row in rows]
-    return sum(
-        1 + -(-(len(row.tokens) - 1 - first) // CHUNK)
-        for row, first in begins
-        if len(row.tokens) - 1 > first
-    )
+    """What `teacher_forced` spends: one for every row that has a token to predict."""
+    return len(_predicted(rows))
 
 
 def choose(alphas: Mapping[str, float], order: Sequence[str], most: int) -> list[str]:
@@ -106,23 +115,27 @@ def compare(p_logits: Tensor, q_logits: Tensor, temperature: float) -> Tensor:
     return torch.stack([alpha, kl, agreement.float()]).double().sum(-1)
 
 
+def _predicted(rows: Sequence[Trajectory]) -> list[Trajectory]:
+    return [row for row in rows if len(row.tokens) - 1 > row.first]
+
+
+def _states(target: PreTrainedModel, row: Trajectory) -> Tensor:
+    """What the target's head reads at the predicting positions, [N, D], kept off its device."""
+    ids = torch.tensor([row.tokens[:-1]], device=target.device)
+    return last_hidden(target, {"input_ids": ids})[0, row.first :].cpu()
+
+
 def _row(
-    target: PreTrainedModel,
-    drafts: Mapping[str, PreTrainedModel],
-    row: Trajectory,
-    vocabulary_size: int,
-    temperature: float,
-) -> dict[str, Tensor]:
-    sums = {name: torch.zeros(3, dtype=torch.float64) for name in drafts}
-    first = max(row.prompt_length, 1) - 1  # the position whose logits predict the first of them
-    draft_chunks = {name: _chunks(draft, row.tokens[:-1], first) for name, draft in drafts.items()}
-    for p_logits in _chunks(target, row.tokens[:-1], first):
-        for name, chunks in draft_chunks.items():
-            q_logits = next(chunks).to(p_logits.device)
-            sums[name] += compare(
-                p_logits[:, :vocabulary_size], q_logits[:, :vocabulary_size], temperature
-            ).cpu()
-    return sums
+    draft: PreTrainedModel, row: Trajectory, states: Tensor, head: Head, temperature: float
+) -> RowAgreement:
+    sums, vocabulary_size = torch.zeros(3, dtype=torch.float64), head.weight.shape[0]
+    chunks = _chunks(draft, row.tokens[:-1], row.first)
+    for hidden, q_logits in zip(states.split(CHUNK), chunks, strict=True):
+        p_logits = head.logits(hidden.to(head.weight.device))
+        q_logits = q_logits[:, :vocabulary_size].to(p_logits.device)
+        sums += compare(p_logits, q_logits, temperature).cpu()
+    alpha, kl, agreement = sums.tolist()
+    return RowAgreement(row.id, len(states), alpha, kl, agreement)
 
 
 def _chunks(model: PreTrainedModel, tokens: list[int], first: int) -> Iterator[Tensor]:

@@ -40,7 +40,7 @@ def run(cfg: DictConfig) -> Artifact:
     vocabulary = shared_vocabulary(target_folder(cfg), draft_folder(cfg))
     settings = {
         "signal": plain(cfg.signal),
-        "target": target.weights_sha256,
+        "target": target.sha256,
         "tokenizer": target.tokenizer_sha256,
         "template": target.template_sha256,
         "dtype": cfg.target.dtype,

@@ -20,13 +20,15 @@ from distill.training.callbacks.candidates import METRICS, candidate_folders
 
 @dataclass(frozen=True)
 class Candidate:
-    """metrics: what its training measured on its validation rows; empty for a draft from elsewhere.
+    """sha256: of what it computes, see `ModelIdentity`.
 
+    metrics: what its training measured on its validation rows; empty for a draft from elsewhere.
     training: the folder that its training wrote its checkpoints to, or None.
     """
 
     name: str
     folder: Path
+    sha256: str
     weights_sha256: str
     parameters: int
     metrics: dict[str, Any]
@@ -104,4 +106,12 @@ def _candidate(name: str, folder: Path, cfg: DictConfig) -> Candidate:
     path = folder / METRICS
     metrics = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     training = folder.parent if metrics else None
-    return Candidate(name, folder, identity.weights_sha256, identity.parameters, metrics, training)
+    return Candidate(
+        name,
+        folder,
+        identity.sha256,
+        identity.weights_sha256,
+        identity.parameters,
+        metrics,
+        training,
+    )

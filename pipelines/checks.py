@@ -20,6 +20,7 @@ from distill.pipelines.inputs import (
 from distill.pipelines.reporting import check_run_folder
 from distill.pipelines.self_prompt import check_prompting
 from distill.pipelines.stage import asked_stage
+from distill.ranks import is_rank_zero, processes
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
 from distill.teacher.codecs import Live
@@ -40,6 +41,7 @@ def check_everything(cfg: DictConfig) -> None:
     """
     make_writable(output_root(cfg))
     check_run_folder(cfg)
+    _check_force(cfg)
     export_dtype(cfg.export.dtype)
     codec = hydra.utils.instantiate(cfg.signal)
     if not isinstance(codec, Live):
@@ -64,6 +66,18 @@ def check_everything(cfg: DictConfig) -> None:
     shared_vocabulary(target_folder(cfg), draft_folder(cfg))
     if trained and draft_folder(cfg) is None:
         plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
+
+
+def _check_force(cfg: DictConfig) -> None:
+    """Ranks that start together cannot tell the old artifact from the one that replaces it.
+
+    A rank that Lightning starts comes after the old one is gone.
+    """
+    if cfg.force and is_rank_zero() and (number := processes()) > 1:
+        raise UserError(
+            f"force=true with {number} processes: the others would go on with what the first one "
+            f"deletes; delete the stage's folder in {output_root(cfg) / 'artifacts'} instead"
+        )
 
 
 def _check_on_policy(cfg: DictConfig, live: bool) -> None:

@@ -19,7 +19,7 @@ from distill.pipelines import generate
 from distill.pipelines.inputs import (
     check_at_least,
     draft_folder,
-    draft_weights,
+    draft_settings,
     load_configured_target,
     plain,
     target_folder,
@@ -52,10 +52,10 @@ def run(cfg: DictConfig) -> Artifact:
         raise UserError("pipeline=codecs has no reference draft: set objective.weighting=none")
     corpus = generate.run(cfg)
     settings = {
-        **{name: plain(cfg[name]) for name in ("codecs", "draft", "objective")},
-        **draft_weights(cfg),
+        **{name: plain(cfg[name]) for name in ("codecs", "objective")},
+        "draft": draft_settings(cfg),
         "tokens_per_batch": cfg.trainer.tokens_per_batch,
-        "target": target_identity(cfg).weights_sha256,
+        "target": target_identity(cfg).sha256,
         "dtype": cfg.target.dtype,
         "seed": cfg.seed,
     }

@@ -12,13 +12,13 @@ from distill.artifacts import make_writable, write_json
 from distill.errors import UserError
 from distill.evaluate import outcome
 from distill.evaluate.compare import Comparison, compare
-from distill.evaluate.records import read_rows
+from distill.evaluate.records import MEASUREMENTS, read_rows
 from distill.evaluate.report.comparison import comparison_view, render_comparison
 from distill.evaluate.sides import Side
 from distill.evaluate.statistics import Bootstrap
 from distill.evaluate.tables import as_text
 from distill.pipelines.inputs import output_root, plain
-from distill.pipelines.reporting import MEASUREMENTS, run_folder
+from distill.pipelines.reporting import run_folder
 from distill.schema import TrackingConfig
 from distill.tracking.client import connect
 

@@ -11,7 +11,7 @@ from distill.artifacts import Artifact
 from distill.data.corpus import load_corpus
 from distill.evaluate import outcome
 from distill.pipelines import evaluate, prepare
-from distill.pipelines.inputs import machine, plain, target_folder
+from distill.pipelines.inputs import machine, plain, target_folder, target_name
 from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import as_job, run_stage
 from distill.serving.export import export_draft
@@ -29,7 +29,7 @@ def run(cfg: DictConfig) -> Artifact:
         ExportError: greedy decoding with the exported draft differs from the target's own.
     """
     measured = evaluate.measure(cfg)
-    served = cfg.target.serving_name or cfg.target.id
+    served = target_name(cfg)
     settings = {"export": plain(cfg.export), "name": cfg.name, "target": served}
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def run(cfg: DictConfig) -> Artifact:
     vocabulary = shared_vocabulary(target_folder(cfg), draft_folder(cfg)).size
     settings = {
         "generate": plain(cfg.generate),
-        "target": target_identity(cfg).weights_sha256,
+        "target": target_identity(cfg).sha256,
         "dtype": cfg.target.dtype,
         "eos_token_ids": eos,
         "vocabulary_size": vocabulary,

@@ -1,18 +1,19 @@
 """The settings grid of an evaluation, and what of it can be refused before any work."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from distill.errors import UserError
+from distill.models.target import eos_token_ids
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.candidates import named_folders
 from distill.pipelines.inputs import plain, samplings, target_folder
-from distill.pipelines.prompts import known_domains
+from distill.pipelines.prompts import check_batches, known_domains, most_conversations
 
 if TYPE_CHECKING:
     from distill.evaluate.measure import Bar, Grid
+    from distill.evaluate.statistics import Bootstrap
 
 
 def check_evaluation(cfg: DictConfig, source: Any) -> None:
@@ -34,6 +35,7 @@ def check_evaluation(cfg: DictConfig, source: Any) -> None:
         if asked[name] < 1:
             raise UserError(f"evaluate.{name}={asked[name]}: give at least 1")
     _check_domains(cfg, source)
+    check_batches(cfg, most_conversations(cfg))
     for folder in named_folders(cfg):
         shared_vocabulary(target_folder(cfg), folder)
 
@@ -58,7 +60,7 @@ def _check_domains(cfg: DictConfig, source: Any) -> None:
         )
 
 
-def make_grid(cfg: DictConfig, vocabulary: int, eos_token_ids: Sequence[int]) -> "Grid":
+def make_grid(cfg: DictConfig, vocabulary: int) -> "Grid":
     from distill.evaluate.measure import Grid
 
     asked = cfg.evaluate
@@ -67,17 +69,21 @@ def make_grid(cfg: DictConfig, vocabulary: int, eos_token_ids: Sequence[int]) ->
         samplings=samplings(cfg),
         batch_sizes=list(asked.batch_sizes),
         max_new_tokens=asked.max_new_tokens,
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=eos_token_ids(target_folder(cfg)),
         vocabulary_size=vocabulary,
         seed=cfg.seed,
         contexts=list(asked.contexts),
-        racing=asked.racing,
+        racing=_bootstrap(cfg) if asked.racing else None,
     )
 
 
 def make_bar(cfg: DictConfig) -> "Bar":
     from distill.evaluate.measure import Bar
+
+    return Bar(_bootstrap(cfg), cfg.evaluate.margin, dict(cfg.evaluate.floors))
+
+
+def _bootstrap(cfg: DictConfig) -> "Bootstrap":
     from distill.evaluate.statistics import Bootstrap
 
-    bootstrap = Bootstrap(cfg.evaluate.bootstrap, cfg.seed)
-    return Bar(bootstrap, cfg.evaluate.margin, dict(cfg.evaluate.floors))
+    return Bootstrap(cfg.evaluate.bootstrap, cfg.seed)

@@ -48,6 +48,11 @@ def target_folder(cfg: DictConfig) -> Path:
     return model_folder(cfg, target_config(cfg), "target")
 
 
+def target_name(cfg: DictConfig) -> str:
+    """What a reader and a server call the target."""
+    return cfg.target.serving_name or cfg.target.id
+
+
 def target_identity(cfg: DictConfig) -> ModelIdentity:
     return identify(target_folder(cfg), target_config(cfg), cache_root(cfg))
 
@@ -76,16 +81,16 @@ def draft_model(cfg: DictConfig) -> ModelConfig | None:
     return ModelConfig(**plain(cfg.draft.model))
 
 
-def draft_weights(cfg: DictConfig) -> dict[str, str]:
-    """For a fingerprint: an existing draft by its weights; its place may come to hold others.
+def draft_settings(cfg: DictConfig) -> dict[str, Any]:
+    """For a fingerprint: an existing draft by what it computes, not by its place.
 
-    Empty for a draft that is built: its settings say all.
+    The place may come to hold another. Of a draft that is built its settings say all.
     """
-    model = draft_model(cfg)
-    if model is None:
-        return {}
-    folder = model_folder(cfg, model, "draft")
-    return {"draft_weights": identify(folder, model, cache_root(cfg)).weights_sha256}
+    settings, model = plain(cfg.draft), draft_model(cfg)
+    if model is not None:
+        folder = model_folder(cfg, model, "draft")
+        settings["model"] = identify(folder, model, cache_root(cfg)).sha256
+    return settings
 
 
 def model_folder(cfg: DictConfig, model: ModelConfig, role: str) -> Path:

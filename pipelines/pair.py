@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pair:
-    """vocabulary_size: ids that both models share."""
+    """vocabulary_size: ids that both models share. sha256: see `ModelIdentity`."""
 
     draft: Path
+    draft_sha256: str
+    target_sha256: str
     draft_weights_sha256: str
     target_weights_sha256: str
     vocabulary_size: int
@@ -49,11 +51,14 @@ def find_pair(cfg: DictConfig) -> Pair:
     else:
         folder = Path(evaluate.measure(cfg).counts["draft_folder"])
     assert folder is not None
-    identity = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
+    draft = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
+    target = target_identity(cfg)
     return Pair(
         folder,
-        identity.weights_sha256,
-        target_identity(cfg).weights_sha256,
+        draft.sha256,
+        target.sha256,
+        draft.weights_sha256,
+        target.weights_sha256,
         shared_vocabulary(target_folder(cfg), folder).size,
     )
 

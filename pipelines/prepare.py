@@ -26,8 +26,8 @@ def run(cfg: DictConfig) -> Artifact:
     source, written = open_source(cfg)
     target = target_identity(cfg)
     settings = {
-        # How rows are batched later does not change them.
-        "data": {k: v for k, v in plain(cfg.data).items() if k not in BATCHING},
+        # How rows are batched later does not change them; a source is its content, not its place.
+        "data": {k: v for k, v in plain(cfg.data).items() if k not in ("source", *BATCHING)},
         "source": source.fingerprint(),
         "tokenizer": target.tokenizer_sha256,
         "template": target.template_sha256,

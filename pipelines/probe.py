@@ -47,7 +47,7 @@ def run(cfg: DictConfig) -> Artifact:
     settings = {
         "probe": plain(cfg.probe),
         "drafts": {name: plan.config.to_dict() for name, plan in plans.items()},
-        "target": target_identity(cfg).weights_sha256,
+        "target": target_identity(cfg).sha256,
         "dtype": cfg.target.dtype,
         "sampling": plain(cfg.evaluate.samplings[0]),
         "hardware": machine(cfg),

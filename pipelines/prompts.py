@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,11 +43,30 @@ def known_domains(cfg: DictConfig, source: Any) -> set[str]:
     return {one.domain for one in source.rows() if one.split == "evaluation"}
 
 
+def most_conversations(cfg: DictConfig) -> int:
+    """More than so many are never decoded. Nothing is tokenized."""
+    if cfg.evaluate.prompts is None:
+        return min(cfg.data.evaluation_rows, cfg.evaluate.num_prompts)
+    wanted = cfg.evaluate.domains
+    rows = [one for one in _read(cfg)[0] if wanted is None or one.domain in wanted]
+    return min(len(rows), cfg.evaluate.num_prompts)
+
+
+def check_batches(cfg: DictConfig, conversations: int) -> None:
+    """UserError for a batch size that so many conversations cannot fill even once."""
+    if (largest := max(cfg.evaluate.batch_sizes)) > conversations:
+        raise UserError(
+            f"evaluate.batch_sizes has {largest}, and {conversations} prompts are decoded: no "
+            "batch would be that large; lower it, or raise evaluate.num_prompts and what they are "
+            "taken from (data.evaluation_rows or evaluate.prompts)"
+        )
+
+
 def find_conversations(cfg: DictConfig) -> tuple[list[Conversation], int]:
     """Those to decode, with their first prompts, and how many were too long for the target.
 
     Raises:
-        UserError: none is left, or a domain that has a floor has no prompt among them.
+        UserError: none is left, too few for a batch, or a domain that has a floor has none.
     """
     wanted, limit = cfg.evaluate.domains, context_length(target_folder(cfg))
     found = _held_out(cfg) if cfg.evaluate.prompts is None else _from_file(cfg)
@@ -62,12 +81,18 @@ def find_conversations(cfg: DictConfig) -> tuple[list[Conversation], int]:
             f"no prompts are left to decode ({too_long} too long, domains {wanted or 'all'}): "
             "widen evaluate.domains, or give more with evaluate.prompts or data.evaluation_rows"
         )
-    if bare := sorted({*cfg.evaluate.floors} - {one.domain for one in chosen}):
+    check_batches(cfg, len(chosen))
+    check_floors(cfg, {one.domain for one in chosen})
+    return chosen, too_long
+
+
+def check_floors(cfg: DictConfig, decoded: Collection[str]) -> None:
+    """UserError for a floor whose domain is not among those decoded."""
+    if bare := sorted({*cfg.evaluate.floors} - {*decoded}):
         raise UserError(
             f"evaluate.floors names {bare[0]!r}, and none of its prompts is decoded: raise "
             "evaluate.num_prompts or drop the floor"
         )
-    return chosen, too_long
 
 
 def all_turns(
@@ -76,7 +101,10 @@ def all_turns(
     conversations: list[Conversation],
     vocabulary: int,
 ) -> dict[str, Any]:
-    """JSON: `prompts` (fields of `Prompt`) and `too_long`. Later turns hold its answers."""
+    """JSON: `prompts` (fields of `Prompt`), `too_long` and `unusable` (turns left out).
+
+    Later turns hold the target's own answers.
+    """
     tokenizer = AutoTokenizer.from_pretrained(target_folder(cfg))
     size = max(cfg.evaluate.batch_sizes)
 
@@ -103,14 +131,24 @@ def all_turns(
     found = unroll(conversations, answer, render, context_length(target_folder(cfg)))
     if found.too_long:
         log.warning("evaluate: %d later turns would fill the context: left out", found.too_long)
-    return {"prompts": [vars(prompt) for prompt in found.prompts], "too_long": found.too_long}
+    for reason, number in found.unusable.items():
+        log.warning("evaluate: %d later turns left out: %s", number, reason)
+    return {
+        "prompts": [vars(prompt) for prompt in found.prompts],
+        "too_long": found.too_long,
+        "unusable": found.unusable.total(),
+    }
 
 
-def tally(conversations: list[Conversation], turns: int, too_long: int) -> dict[str, Any]:
+def tally(
+    conversations: list[Conversation], unrolled: Mapping[str, Any], too_long: int
+) -> dict[str, Any]:
+    """What `find_conversations` and `all_turns` found, in numbers."""
     return {
         "conversations": len(conversations),
-        "turns": turns,
-        "too_long": too_long,
+        "turns": len(unrolled["prompts"]),
+        "too_long": too_long + unrolled["too_long"],
+        "unusable": unrolled["unusable"],
         "domains": dict(sorted(Counter(one.domain for one in conversations).items())),
     }
 

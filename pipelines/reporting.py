@@ -13,20 +13,29 @@ from omegaconf import DictConfig
 from distill.artifacts import MANIFEST, Artifact, load, write_json
 from distill.errors import UserError
 from distill.evaluate import outcome
-from distill.evaluate.records import read_rows
+from distill.evaluate.records import MEASUREMENTS, read_rows
 from distill.evaluate.report.facts import Command, Curve, Facts, Training
 from distill.evaluate.report.page import render_report
 from distill.evaluate.report.training import LOSSES
-from distill.pipelines.inputs import machine, output_root, plain, target_identity
+from distill.models.identity import identify
+from distill.pipelines.inputs import (
+    cache_root,
+    machine,
+    output_root,
+    plain,
+    target_identity,
+    target_name,
+)
 from distill.pipelines.lineage import lineage
 from distill.pipelines.stage import current_job
 from distill.ranks import is_rank_zero
+from distill.schema import ModelConfig
 from distill.serving import transformers, vllm
 from distill.tracking.client import without_credentials
 from distill.tracking.history import histories
 from distill.training.callbacks.candidates import METRICS, candidate_folders
 
-REPORT, SUMMARY, MEASUREMENTS = "report.html", "summary.json", "measurements.parquet"
+REPORT, SUMMARY = "report.html", "summary.json"
 
 
 def run_folder() -> Path:
@@ -35,7 +44,7 @@ def run_folder() -> Path:
 
 
 def check_run_folder(cfg: DictConfig) -> None:
-    """Refuse to write a report over that of another target.
+    """Refuse to write a report over that of another target, or over what is no report of ours.
 
     Raises:
         UserError: the run folder, chosen by hand, has one.
@@ -43,19 +52,31 @@ def check_run_folder(cfg: DictConfig) -> None:
     path = run_folder() / SUMMARY
     if not path.exists():
         return
-    other = json.loads(path.read_text(encoding="utf-8"))
+    remedy = "choose another folder with hydra.run.dir, or delete this one"
+    other = _summary(path)
+    if other is None:
+        raise UserError(f"{path} is no summary of a job of this kind: {remedy}")
     if other["target_weights_sha256"] != target_identity(cfg).weights_sha256:
         raise UserError(
-            f"{path.parent} holds the report of another target ({other['target']}): choose another "
-            "folder with hydra.run.dir, or delete this one"
+            f"{path.parent} holds the report of another target ({other['target']}): {remedy}"
         )
+
+
+def _summary(path: Path) -> dict[str, Any] | None:
+    """What `summarize` once said; None for another program's file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:  # no JSON, or no text at all
+        return None
+    ours = isinstance(found, dict) and {"target", "target_weights_sha256"} <= found.keys()
+    return found if ours else None
 
 
 def summarize(cfg: DictConfig, measured: Artifact) -> dict[str, Any]:
     """The champion's numbers and the verdict; `evaluation.json` beside it holds the rest."""
     found = {name: value for name, value in measured.counts.items() if name != "draft_folder"}
     weights = target_identity(cfg).weights_sha256
-    return {"target": cfg.target.id, "target_weights_sha256": weights, **found}
+    return {"target": target_name(cfg), "target_weights_sha256": weights, **found}
 
 
 def write_report(cfg: DictConfig, measured: Artifact, summary: dict[str, Any]) -> Path:
@@ -109,7 +130,9 @@ def _training(folder: Path) -> Training:
 
 def _certificate(cfg: DictConfig, measured: Artifact) -> str | None:
     """The short form of the newest certificate of this very draft and target."""
-    pair = (measured.counts["draft_weights_sha256"], target_identity(cfg).weights_sha256)
+    draft = measured.counts["draft_folder"]
+    identity = identify(Path(draft), ModelConfig("folder", draft), cache_root(cfg))
+    pair = (identity.sha256, target_identity(cfg).sha256)
     found = [
         artifact.path / "certificate.txt"
         for path in (output_root(cfg) / "artifacts" / "certify").glob(f"*/{MANIFEST}")
@@ -155,7 +178,7 @@ def _commands(cfg: DictConfig, summary: dict[str, Any]) -> list[Command]:
         ),
     ]
     if exported := summary.get("export_path"):
-        served, k = cfg.target.serving_name or cfg.target.id, summary["num_draft_tokens"]
+        served, k = target_name(cfg), summary["num_draft_tokens"]
         commands.append(Command("Serve with vLLM", vllm.command(served, exported, k)))
         commands.append(
             Command("Serve with transformers", transformers.command(served, exported, k))

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from distill.artifacts import Artifact, write_json
 from distill.errors import UserError
 from distill.evaluate.outcome import FILE
-from distill.evaluate.records import read_rows
+from distill.evaluate.records import MEASUREMENTS, read_rows
 from distill.evaluate.screening import choose
 from distill.evaluate.selection import Way, choices
 from distill.evaluate.statistics import Bootstrap
@@ -48,7 +48,7 @@ def selection(cfg: DictConfig) -> Artifact:
 
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
         found = json.loads((measured.path / FILE).read_text(encoding="utf-8"))
-        rows = read_rows(measured.path / evaluate.MEASUREMENTS)
+        rows = read_rows(measured.path / MEASUREMENTS)
         ways = _ways(found, asked.max_candidates)
         bootstrap = Bootstrap(asked.bootstrap, cfg.seed)
         lines = choices(rows, ways, bootstrap, cfg.benchmark.orders, cfg.seed)

@@ -64,7 +64,7 @@ def _write(cfg: DictConfig, source: SelfPromptedSource) -> Artifact:
     target = target_identity(cfg)
     settings = {
         "source": source.writing(),
-        "target": target.weights_sha256,
+        "target": target.sha256,
         "tokenizer": target.tokenizer_sha256,
         "template": target.template_sha256,
         "system_prompt": cfg.target.system_prompt,

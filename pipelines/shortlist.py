@@ -1,8 +1,9 @@
 """Which candidates are decoded for real, by cheap numbers of the same held-out rows."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ class Shortlist:
 
 def shortlist(
     cfg: DictConfig,
-    candidates: list[Candidate],
+    candidates: Sequence[Candidate],
     target: "PreTrainedModel",
     held_out: "Callable[[], Dataset]",
     vocabulary: int,
@@ -68,13 +69,13 @@ def shortlist(
     )
 
 
-def reads_rows(candidates: list[Candidate], most: int) -> bool:
+def reads_rows(candidates: Sequence[Candidate], most: int) -> bool:
     """Whether the choice needs held-out rows that have a text: else none has to be written."""
     enough = len(candidates) > most or len(candidates) >= FEWEST_CANDIDATES
     return enough and _own(candidates) is None
 
 
-def _own(candidates: list[Candidate]) -> dict[str, Teacher] | None:
+def _own(candidates: Sequence[Candidate]) -> dict[str, Teacher] | None:
     """From metrics.json, where one training wrote all of them."""
     names = [field.name for field in fields(Teacher)]
     trainings = {one.training for one in candidates}
@@ -85,13 +86,13 @@ def _own(candidates: list[Candidate]) -> dict[str, Teacher] | None:
 
 def _teacher_forced(
     cfg: DictConfig,
-    candidates: list[Candidate],
+    candidates: Sequence[Candidate],
     target: "PreTrainedModel",
     rows: list[Trajectory],
     vocabulary: int,
 ) -> dict[str, dict[str, float]]:
     drafts = {
-        one.name: load_draft(one.folder, dtype=target.dtype, device=target.device)
+        one.name: partial(load_draft, one.folder, dtype=target.dtype, device=target.device)
         for one in candidates
     }
     bootstrap = Bootstrap(cfg.evaluate.bootstrap, cfg.seed)

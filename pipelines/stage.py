@@ -70,10 +70,12 @@ def run_stage(
     produce: Produce,
     *,
     collective: bool = False,
+    part_of: str | None = None,
 ) -> Artifact:
     """The stage's artifact; stages ask for their inputs, so several may ask for the same one.
 
     `produce` gets the folder to fill and the stage's MLflow run; it returns the manifest's counts.
+    part_of: the stage of the command line that this one belongs to, where that is another.
     """
     opened = _open.get()
     digest = fingerprint(stage, settings, inputs)
@@ -87,7 +89,7 @@ def run_stage(
             settings,
             inputs,
             lambda folder: produce(folder, run),
-            force=_forced(cfg, stage),
+            force=_forced(cfg, part_of or stage),
             collective=collective,
         )
         if artifact.fresh:

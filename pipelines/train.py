@@ -24,7 +24,7 @@ from distill.pipelines.inputs import (
     cache_root,
     device,
     draft_folder,
-    draft_weights,
+    draft_settings,
     load_configured_target,
     plain,
     reference_folder,
@@ -32,6 +32,7 @@ from distill.pipelines.inputs import (
     target_identity,
 )
 from distill.pipelines.stage import as_job, run_stage
+from distill.ranks import is_rank_zero
 from distill.schema import DraftConfig, ModelConfig
 from distill.teacher.cached import CachedTeacher
 from distill.teacher.codecs import Live
@@ -40,6 +41,7 @@ from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
+from distill.training.callbacks.resume import RESUME, remove_resumable
 from distill.training.run import pick_precision, train_draft
 
 if TYPE_CHECKING:
@@ -64,13 +66,13 @@ def run(cfg: DictConfig) -> Artifact:
     signal = None if live else cache.run(cfg)
     target = target_identity(cfg)
     settings = {
-        **{name: plain(cfg[name]) for name in ("draft", "optimizer", "schedule", "budget")},
+        "draft": draft_settings(cfg),
+        **{name: plain(cfg[name]) for name in ("optimizer", "schedule", "budget")},
         "objective": _objective_settings(cfg),
         "signal": cfg.signal._target_,  # its inputs say the same, but not to who reads a name
-        **draft_weights(cfg),
         "trainer": _trainer_settings(cfg),
         **{name: cfg.data[name] for name in prepare.BATCHING},
-        "target": target.weights_sha256,
+        "target": target.sha256,
         "dtype": cfg.target.dtype,
         "seed": cfg.seed,
     }
@@ -83,7 +85,11 @@ def run(cfg: DictConfig) -> Artifact:
         return counts | {"candidates": [Path(path).name for path in counts["candidates"]]}
 
     inputs = [corpus] if signal is None else [corpus, signal]
-    return run_stage(cfg, "train", settings, inputs, produce, collective=True)
+    trained = run_stage(cfg, "train", settings, inputs, produce, collective=True)
+    if is_rank_zero():
+        # Not before it is whole: a kill on the last step still goes on from them.
+        remove_resumable(trained.path / RESUME)
+    return trained
 
 
 def _train(
@@ -141,7 +147,7 @@ def _objective_settings(cfg: DictConfig) -> dict[str, Any]:
     if folder is None:
         return settings
     identity = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
-    return settings | {"reference": identity.weights_sha256}
+    return settings | {"reference": identity.sha256}
 
 
 def _reference(cfg: DictConfig, vocabulary_size: int) -> LiveTeacher | None:

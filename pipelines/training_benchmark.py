@@ -62,7 +62,7 @@ def training(cfg: DictConfig) -> Artifact:
         **{name: cfg.trainer[name] for name in ("tokens_per_batch", "tokens_per_step")},
         "length": cfg.data.max_length,
         "draft": plain(cfg.draft),
-        "target": target_identity(cfg).weights_sha256,
+        "target": target_identity(cfg).sha256,
         "half": half,
         "threads": torch.get_num_threads(),
         "seed": cfg.seed,

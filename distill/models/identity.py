@@ -12,13 +12,20 @@ from typing import Any
 from distill.models.folder import chat_template, read_json, safetensors_files, tensor_shapes
 from distill.schema import ModelConfig
 
+INCIDENTAL = ("transformers_version", "_name_or_path", "torch_dtype", "dtype")
+"""Keys of config.json: who wrote it, from where, and in which dtype, which the weights tell."""
+
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """parameters: stored elements (a tied head once). Hashes are hex."""
+    """parameters: stored elements (a tied head once). Hashes are hex.
+
+    sha256: of what the model computes, its weights and its architecture; for fingerprints.
+    """
 
     id: str
     revision: str | None
+    sha256: str
     weights_sha256: str
     tokenizer_sha256: str
     template_sha256: str
@@ -28,10 +35,12 @@ class ModelIdentity:
 def identify(folder: Path, model: ModelConfig, cache: Path | None = None) -> ModelIdentity:
     """Hash the folder; with `cache`, weights only when a name, size or mtime has changed."""
     kwargs = getattr(model, "chat_template_kwargs", None) or {}
+    weights = weights_sha256(folder, cache)
     return ModelIdentity(
         id=model.id,
         revision=model.revision,
-        weights_sha256=weights_sha256(folder, cache),
+        sha256=hashlib.sha256(f"{weights} {config_sha256(folder)}".encode()).hexdigest(),
+        weights_sha256=weights,
         tokenizer_sha256=hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest(),
         template_sha256=template_sha256(folder, kwargs),
         parameters=sum(math.prod(shape) for shape in tensor_shapes(folder).values()),
@@ -57,10 +66,23 @@ def weights_sha256(folder: Path, cache: Path | None = None) -> str:
     return digest.hexdigest()
 
 
+def config_sha256(folder: Path) -> str:
+    """Hash config.json as far as it decides what the weights compute: rope_theta, tied heads."""
+    text = json.dumps(_computing(read_json(folder, "config.json")), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def template_sha256(folder: Path, chat_template_kwargs: Mapping[str, Any]) -> str:
     """Hash what decides how a conversation becomes text: the template and its mode flags."""
     rendered = json.dumps([chat_template(folder), dict(chat_template_kwargs)], sort_keys=True)
     return hashlib.sha256(rendered.encode()).hexdigest()
+
+
+def _computing(config: Any) -> Any:
+    """A config, and those of its parts, without what another writer or place would change."""
+    if not isinstance(config, dict):
+        return config
+    return {key: _computing(value) for key, value in config.items() if key not in INCIDENTAL}
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

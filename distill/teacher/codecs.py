@@ -68,7 +68,7 @@ class Hidden:
         return {"hidden": hidden}
 
     def take(self, columns: Columns, index: Tensor) -> Columns:
-        return {"hidden": columns["hidden"][index]}
+        return _rows(columns, index)
 
     def signal(self, rows: Columns, head: Head) -> TeacherSignal:
         return HiddenSignal(rows["hidden"], head)
@@ -110,7 +110,7 @@ class TopKTail:
         return join(parts)
 
     def take(self, columns: Columns, index: Tensor) -> Columns:
-        return {name: column[index] for name, column in columns.items()}
+        return _rows(columns, index)
 
     def signal(self, rows: Columns, head: Head) -> TeacherSignal:
         return TopK(rows["ids"], rows["log_probs"], rows["log_tail"], self.temperature)
@@ -195,6 +195,11 @@ CODECS: dict[str, type[Codec]] = {"hidden": Hidden, "top_k": TopKTail, "sampled"
 
 def join(parts: list[Columns]) -> Columns:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _rows(columns: Columns, index: Tensor) -> Columns:
+    """Of columns with one row a token: those of the tokens at `index`."""
+    return {name: column[index] for name, column in columns.items()}
 
 
 def _slots(counts: Tensor, width: int) -> Tensor:

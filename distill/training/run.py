@@ -27,7 +27,7 @@ from distill.training.callbacks.candidates import Candidates, candidate_folders
 from distill.training.callbacks.decoding import Decoding
 from distill.training.callbacks.held_out import HeldOut
 from distill.training.callbacks.progress import BudgetProgress
-from distill.training.callbacks.resume import Resume, newest_resumable
+from distill.training.callbacks.resume import RESUME, Resume, newest_resumable
 from distill.training.callbacks.signals import StopOnSignal
 from distill.training.check import check_trainer
 from distill.training.clock import Clock, check_budget
@@ -98,7 +98,7 @@ def train_draft(
     )
     save = partial(save_draft, target_folder=target_folder)
     loop = build_trainer(trainer, callbacks(trainer, folder, save, decoding), folder, logger)
-    start = newest_resumable(folder / "resume")
+    start = newest_resumable(folder / RESUME)
     if start is not None:
         log.info("going on from %s", start)
     with warnings.catch_warnings():
@@ -149,7 +149,7 @@ def callbacks(
         *([decoding] if decoding else []),
         Candidates(folder / "candidates", config.checkpoints, held_out, save, decoding),
         Budget(),
-        Resume(folder / "resume", config.resume_every_seconds),
+        Resume(folder / RESUME, config.resume_every_seconds),
         BudgetProgress(),
     ]
 

@@ -65,9 +65,9 @@ def llama(attention: str, **changes):
         num_hidden_layers=2,
         num_attention_heads=2,
         initializer_range=0.3,
-        attn_implementation=attention,
         **changes,
     )
+    config._attn_implementation = attention
     return LlamaForCausalLM(config).eval()
 
 

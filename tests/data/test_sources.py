@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from pathlib import Path
 
 import datasets
@@ -221,7 +222,7 @@ def test_code_of_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_hub_dataset_from_a_local_folder(tmp_path, kind):
+def test_hub_dataset_from_a_local_folder(tmp_path, kind, tmp_path_factory):
     table = datasets.Dataset.from_dict({"question": ["a", "b", "", "d"], "kind": list("xyxy")})
     if kind == "parquet":
         table.to_parquet(tmp_path / "train.parquet")
@@ -237,7 +238,9 @@ def test_hub_dataset_from_a_local_folder(tmp_path, kind):
     ]
     assert [problem.line for problem in source.problems] == [3]
     assert len(list(HubSource(str(tmp_path), {"prompt": "question"}, max_rows=2).rows())) == 2
-    assert source.fingerprint() == source.fingerprint()
+    before = source.fingerprint()
+    moved = shutil.copytree(tmp_path, tmp_path_factory.mktemp("moved") / "there")
+    assert HubSource(str(moved), columns=source.columns).fingerprint() == before
 
 
 def test_hub_dataset_with_other_columns_or_absent(tmp_path):

@@ -1,11 +1,22 @@
-"""Synthetic measurements of a simulated draft, for tests of what is made of them."""
+"""Tiny models, and synthetic measurements of a simulated draft for what is made of them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from distill.evaluate.records import PLAIN, Measurement
+
+
+def tiny(seed: int, **changes: Any) -> LlamaForCausalLM:
+    """Random weights, wide enough that two seeds disagree."""
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 40}
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(**shape | {"initializer_range": 0.5} | changes)).eval()
 
 
 def make_measurement(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from distill.errors import UserError
 from distill.evaluate.acceptance import Cost
@@ -13,24 +13,15 @@ from distill.evaluate.generating import generating
 from distill.evaluate.tables import as_text, decoding_table
 from distill.speculative import Sampling, decode
 
+from .conftest import tiny
 
-def tiny(seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=48,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        eos_token_id=list(range(40)),
-    )
-    return LlamaForCausalLM(config).eval()
+
+def model(seed: int) -> LlamaForCausalLM:
+    return tiny(seed, vocab_size=48, max_position_embeddings=64, eos_token_id=list(range(40)))
 
 
 def contest(prompts: list[list[int]]) -> Contest:
-    return Contest(tiny(0), tiny(1), prompts, 48, max_new_tokens=5, repetitions=1)
+    return Contest(model(0), model(1), prompts, 48, max_new_tokens=5, repetitions=1)
 
 
 def test_rates_are_compared_at_the_same_place_of_the_order() -> None:
@@ -59,7 +50,7 @@ def test_every_arm_emits_the_same_number_whatever_ends_the_model_knows() -> None
 
 def test_generate_is_asked_for_what_the_engine_does() -> None:
     """Left padding and the draft change nothing of transformers' greedy output."""
-    target: Any = tiny(0)
+    target: Any = model(0)
     made: list[torch.Tensor] = []
     plain = decode(target, [[3, 1, 4, 1]], sampling=Sampling(0), max_new_tokens=5).tokens
     original = target.generate
@@ -70,7 +61,7 @@ def test_generate_is_asked_for_what_the_engine_does() -> None:
 
     target.generate = keep
     generating(target, [[3, 1, 4, 1], [5, 9]], 5)()
-    generating(target, [[3, 1, 4, 1]], 5, tiny(1), 3)()
+    generating(target, [[3, 1, 4, 1]], 5, model(1), 3)()
     assert made[0][0, 4:].tolist() == plain[0]
     assert made[1][0, 4:].tolist() == plain[0]
 

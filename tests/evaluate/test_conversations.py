@@ -1,5 +1,6 @@
 """Prompts over domains, and turns that continue the target's own answers."""
 
+from distill.data.chat import UnusableChatError
 from distill.evaluate.conversations import Conversation, spread, unroll
 from distill.evaluate.records import Prompt
 
@@ -44,3 +45,15 @@ def test_a_conversation_ends_where_the_context_is_full() -> None:
     )
     assert [prompt.turn for prompt in found.prompts] == [0, 1]
     assert found.too_long == 2
+
+
+def test_a_conversation_ends_where_the_template_refuses_it() -> None:
+    def strict(messages) -> list[int]:
+        if "?" in messages[-1]["content"]:
+            raise UnusableChatError("no questions")
+        return render(messages)
+
+    talks = [talk("a", follow_ups=("b", "c?", "d")), talk("e", follow_ups=("f?", "g"))]
+    found = unroll(talks, lambda prompts: ["x"] * len(prompts), strict, context=50)
+    assert [(prompt.id, prompt.turn) for prompt in found.prompts] == [("a", 0), ("e", 0), ("a", 1)]
+    assert found.unusable == {"no questions": 4}

@@ -5,32 +5,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from distill.errors import UserError
 from distill.evaluate import speed
 from distill.evaluate.load import describe
-from distill.evaluate.measure import Bar, Evaluation, Grid, measure_candidates
+from distill.evaluate.measure import Bar, Evaluation, Grid, conclude, measure_candidates
 from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
 from distill.evaluate.statistics import Bootstrap
 from distill.speculative import Sampling, decode
 
+from .conftest import tiny
+
 V = 40
-
-
-def tiny(seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=V,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.5,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 PROMPTS = [
@@ -53,15 +39,18 @@ def evaluate_all(
         }
         | changes
     )
-    return measure_candidates(
+    rows = measure_candidates(
         tiny(0),
         candidates or {"d": tiny(1)},
         prompts,
         grid,
-        Bar(Bootstrap(100)),
         folder,
         progress or (lambda done, total, what: None),
     )
+    return [
+        conclude([row for row in rows if load.of(row)], Bar(Bootstrap(100)))
+        for load in grid.loads()
+    ]
 
 
 def evaluate(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> Evaluation:

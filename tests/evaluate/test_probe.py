@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from distill.errors import UserError
 from distill.evaluate.acceptance import Cost
@@ -11,20 +10,9 @@ from distill.evaluate.steps import Setting, time_steps, verify_steps
 from distill.evaluate.tables import as_text, prospects_table
 from distill.speculative import Sampling
 
-SETTING = Setting(batch_size=2, context=9, vocabulary_size=40, sampling=Sampling())
+from .conftest import tiny
 
-
-def tiny(seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=48,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
-    return LlamaForCausalLM(config).eval()
+SETTING = Setting(batch_size=2, context=9, vocabulary_size=32, sampling=Sampling())
 
 
 def prospect(c: float, v: float, ks: tuple[int, ...] = (1, 2, 4)) -> Prospect:

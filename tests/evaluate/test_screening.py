@@ -1,29 +1,26 @@
 """Teacher-forced agreement against the definition, and chunking that changes nothing."""
 
+import functools
+import weakref
+
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from distill.errors import UserError
 from distill.evaluate import screening
-from distill.evaluate.screening import Trajectory, choose, compare, teacher_forced
+from distill.evaluate.screening import (
+    Trajectory,
+    choose,
+    compare,
+    target_passes,
+    teacher_forced,
+)
 from distill.evaluate.statistics import Bootstrap
 
+from .conftest import tiny
+
 BOOTSTRAP = Bootstrap(100)
-
-
-def tiny(seed: int, vocabulary: int = 40) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.5,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 def rows(*lengths: tuple[int, int]) -> list[Trajectory]:
@@ -43,7 +40,8 @@ def test_compare_by_hand() -> None:
 
 def test_copy_has_alpha_one_kl_zero() -> None:
     target = tiny(0)
-    found = teacher_forced(target, {"copy": target}, rows((9, 3), (5, 0)), 40, bootstrap=BOOTSTRAP)
+    copy = {"copy": lambda: target}
+    found = teacher_forced(target, copy, rows((9, 3), (5, 0)), 40, bootstrap=BOOTSTRAP)
     assert found["copy"].alpha.value == pytest.approx(1.0)
     assert found["copy"].kl.value == pytest.approx(0.0, abs=1e-6)
     assert [row.tokens for row in found["copy"].rows] == [6, 4]
@@ -51,7 +49,7 @@ def test_copy_has_alpha_one_kl_zero() -> None:
 
 def test_equals_the_definition_over_supervised_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screening, "CHUNK", 4)  # prompts end inside, on and across chunks
-    target, draft = tiny(0, vocabulary=48), tiny(1, vocabulary=40)  # padded heads: 40 ids are real
+    target, draft = tiny(0, vocab_size=48), tiny(1)  # padded heads: 40 ids are real
     data = rows((11, 4), (9, 5), (13, 9), (6, 0))
     total, count = 0.0, 0
     for row in data:
@@ -62,9 +60,28 @@ def test_equals_the_definition_over_supervised_positions(monkeypatch: pytest.Mon
         for position in range(max(row.prompt_length, 1), len(row.tokens)):
             total += torch.minimum(p, q)[position - 1].sum().item()
             count += 1
-    found = teacher_forced(target, {"d": draft}, data, 40, bootstrap=BOOTSTRAP)["d"]
+    found = teacher_forced(target, {"d": lambda: draft}, data, 40, bootstrap=BOOTSTRAP)["d"]
     assert found.alpha.value == pytest.approx(total / count, abs=1e-5)
     assert sum(row.tokens for row in found.rows) == count
+
+
+def test_one_candidate_at_a_time_and_one_target_pass_a_row() -> None:
+    target, alive, passes = tiny(0), weakref.WeakSet(), []
+    data = rows((9, 3), (5, 0), (4, 4))
+
+    def load(seed: int) -> LlamaForCausalLM:
+        assert not alive, "the candidate before is still in memory"
+        draft = tiny(seed)
+        alive.add(draft)
+        return draft
+
+    drafts = {f"d{seed}": functools.partial(load, seed) for seed in (1, 2, 3)}
+    target.register_forward_hook(lambda *_: passes.append(1))
+    target.base_model.register_forward_hook(lambda *_: passes.append(1))
+    proof = 3  # check_head: the whole model, its inner model in it, and that alone
+    found = teacher_forced(target, drafts, data, 40, bootstrap=BOOTSTRAP)
+    assert len(passes) - proof == target_passes(data) == 2
+    assert found.keys() == drafts.keys()
 
 
 def test_no_supervised_token_is_one_clear_line() -> None:

@@ -1,4 +1,5 @@
 import hashlib
+import json
 import os
 
 import pytest
@@ -24,6 +25,28 @@ def test_shards_hash_in_the_order_of_their_names(target):
     (target / "a.safetensors").write_bytes(whole)
     (target / "model.safetensors").write_bytes(whole[:40])
     assert weights_sha256(target) == hashlib.sha256(whole + whole[:40]).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, False),
+        ({"tie_word_embeddings": True}, False),
+        ({"text_config": {"rms_norm_eps": 1e-3, "dtype": "float16"}}, False),
+        ({"transformers_version": "0", "_name_or_path": "/x", "dtype": "bfloat16"}, True),
+        ({"torch_dtype": "float16", "text_config": {"dtype": "float16"}}, True),
+    ],
+)
+def test_what_the_config_computes_is_part_of_a_model(target, change, same):
+    path, model = target / "config.json", TargetConfig(source="folder", id="x")
+    written = json.loads(path.read_text()) | {"text_config": {}}
+    path.write_text(json.dumps(written))
+    before = identify(target, model)
+    reordered = dict(reversed([*(written | change).items()]))
+    path.write_text(json.dumps(reordered, indent=1))
+    after = identify(target, model)
+    assert (after.sha256 == before.sha256) is same
+    assert after.weights_sha256 == before.weights_sha256
 
 
 def test_mode_flags_and_template_are_in_the_template_hash(target):

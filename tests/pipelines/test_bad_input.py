@@ -85,6 +85,13 @@ def test_output_that_cannot_be_written(refused, tmp_path):
     assert "paths.output" in refused(f"paths.output={tmp_path / 'file'}")
 
 
+@pytest.mark.parametrize("launcher", [{"WORLD_SIZE": "2", "RANK": "0"}, {"SLURM_NTASKS": "2"}])
+def test_ranks_that_would_go_on_with_what_one_deletes(refused, monkeypatch, launcher):
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    assert "force=true with 2 processes" in refused("pipeline=train", "force=true")
+
+
 def test_gpu_asked_for_and_absent(refused, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert "trainer=cpu" in refused("trainer=gpu")

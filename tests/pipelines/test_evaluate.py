@@ -67,7 +67,7 @@ def test_grid_of_loads_over_prompts_of_a_file(evaluated, cases, capsys):
     assert loads == [("T=1", 1), ("T=1", 3), ("greedy", 1), ("greedy", 3)]
     assert found["verdict"] == found["loads"][0]["verdict"]
     assert found["prompts"] == {
-        "conversations": 9, "turns": 10, "too_long": 1,
+        "conversations": 9, "turns": 10, "too_long": 1, "unusable": 0,
         "domains": {"chat": 1, "code": 4, "math": 4},
     }  # fmt: skip
     assert {part["name"] for part in found["domains"]} == {"chat", "code", "math"}
@@ -160,11 +160,67 @@ def test_other_end_tokens_are_another_evaluation(distill, target, drafts, tmp_pa
     assert len(list((tmp_path / "outputs").glob("artifacts/evaluate/*/manifest.json"))) == 2
 
 
+def made(tmp_path, stage: str) -> int:
+    return len(list((tmp_path / "outputs").glob(f"artifacts/{stage}/*/manifest.json")))
+
+
+BARS = (["evaluate.margin=5"], ["+evaluate.floors.math=9"], ["evaluate.bootstrap=60"])
+
+
+def test_another_bar_judges_the_same_rows(distill, cases, drafts, tmp_path, monkeypatch):
+    named = ["pipeline=evaluate", cases, f"evaluate.candidates=[{drafts[0]}]"]
+    distill(*named)
+
+    def fail(*_args, **_kwargs):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", fail)
+    for bar in BARS:
+        distill(*named, *bar)
+    assert (made(tmp_path, "measurements"), made(tmp_path, "evaluate")) == (1, 4)
+    files = (tmp_path / "outputs").glob(f"artifacts/evaluate/*/{FILE}")
+    floors = [json.loads(path.read_text())["loads"][0]["floors"] for path in files]
+    assert sorted(len(found) for found in floors) == [0, 0, 0, 1]
+
+
+def test_a_floor_under_which_nothing_was_decoded(distill, cases, drafts, capsys):
+    named = ["pipeline=evaluate", cases, f"evaluate.candidates=[{drafts[0]}]"]
+    few = [*named, "evaluate.domains=[chat,math]", "evaluate.num_prompts=1"]
+    distill(*few)
+    with pytest.raises(SystemExit):
+        distill(*few, "+evaluate.floors.math=1")
+    assert "none of its prompts is decoded" in capsys.readouterr().err
+
+
+def test_a_race_is_decided_by_the_bootstrap_and_by_nothing_else(distill, cases, drafts, tmp_path):
+    named = ["pipeline=evaluate", cases, f"evaluate.candidates=[{drafts[0]}]"]
+    for bar in ([], *BARS):
+        distill(*named, "evaluate.racing=true", *bar)
+    assert (made(tmp_path, "measurements"), made(tmp_path, "evaluate")) == (2, 4)
+
+
+def test_force_decodes_again(distill, drafts, tmp_path):
+    named = ["pipeline=evaluate", f"evaluate.candidates=[{drafts[0]}]"]
+    distill(*named)
+    (path,) = (tmp_path / "outputs").glob("artifacts/measurements/*/measurements.parquet")
+    before = path.stat().st_mtime_ns
+    distill(*named)
+    assert path.stat().st_mtime_ns == before
+    distill(*named, "force=true")
+    assert path.stat().st_mtime_ns > before
+
+
 REFUSED = [
     (["evaluate.num_draft_tokens=[]"], "evaluate.num_draft_tokens"),
     (["evaluate.batch_sizes=[]"], "evaluate.batch_sizes"),
     (["evaluate.batch_sizes=[2,2]"], "each once"),
     (["evaluate.batch_sizes=[0]"], "evaluate.batch_sizes"),
+    (["evaluate.batch_sizes=[1,4]"], "batch_sizes has 4, and 3 prompts are decoded"),
+    (["evaluate.num_prompts=99", "evaluate.batch_sizes=[11]"], "and 10 prompts"),
+    (
+        ["evaluate.prompts=null", "evaluate.num_prompts=9", "evaluate.batch_sizes=[5]"],
+        "and 4 prompts",
+    ),
     (["evaluate.contexts=[512,256]"], "must rise"),
     (["evaluate.samplings=[]"], "evaluate.samplings"),
     (["evaluate.samplings=[{temperature:0},{temperature:0}]"], "each once"),
@@ -204,6 +260,7 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
     [
         (["evaluate.domains=[chat]", "evaluate.num_prompts=1"], "no prompts are left"),
         (["+evaluate.floors.chat=1"], "none of its prompts is decoded"),
+        (["evaluate.batch_sizes=[3]"], "and 2 prompts are decoded"),
     ],
 )
 def test_no_prompt_left(evaluated, tmp_path, capsys, arguments, remedy):

@@ -48,11 +48,12 @@ def test_code_job_from_nothing_and_again(distill, capsys, manifests, tmp_path):
     assert "- prompts: 4\n" in card  # as many as the data has
     exported = AutoModelForCausalLM.from_pretrained(first["export_path"], dtype=torch.float32)
     assert exported.config.hidden_size == 32
-    assert manifests() == {"prepare": 1, "train": 1, "evaluate": 1, "export": 1}
+    once = dict.fromkeys(("prepare", "train", "measurements", "evaluate", "export"), 1)
+    assert manifests() == once
 
     distill("evaluate.num_prompts=9")
     again = read_summary(capsys.readouterr().out)
-    assert manifests() == {"prepare": 1, "train": 1, "evaluate": 1, "export": 1}
+    assert manifests() == once
     same = first.keys() - {"wall_seconds"}
     assert {key: again[key] for key in same} == {key: first[key] for key in same}
 
@@ -63,6 +64,34 @@ def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(distill, p
     assert manifests() == {"prepare": 1, "generate": 1, "train": 1}
     distill(*arguments, "pipeline=train", "generate.temperature=0.5")
     assert manifests() == {"prepare": 1, "generate": 2, "train": 2}
+
+
+def test_what_was_moved_is_not_done_again(distill, prompts, tmp_path, manifests):
+    from .conftest import write_model
+
+    start, there = write_model(tmp_path / "start", layers=1, hidden=32), tmp_path / "there"
+    there.mkdir()
+    for data, draft in ((prompts, start), (there / "rows.jsonl", there / "start")):
+        if not data.exists():
+            prompts.rename(data)
+            start.rename(draft)
+        pretrained = ["draft=pretrained", "draft.model.source=folder", f"draft.model.id={draft}"]
+        distill("pipeline=train", "data=jsonl", f"data.source.path={data}", *pretrained)
+    assert manifests() == {"prepare": 1, "generate": 1, "train": 1}
+
+
+def test_a_whole_training_keeps_no_checkpoints_to_go_on_from(distill, tmp_path, monkeypatch):
+    def killed(_folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("distill.pipelines.train.remove_resumable", killed)
+        with pytest.raises(SystemExit):
+            distill("pipeline=train")
+    (training,) = (tmp_path / "outputs/artifacts/train").glob("*/manifest.json")
+    assert (training.parent / "resume" / "latest.ckpt").exists()
+    distill("pipeline=train")
+    assert sorted(path.name for path in training.parent.iterdir()) == ["candidates", training.name]
 
 
 def test_pretrained_draft_that_changed_is_trained_anew(distill, tmp_path, manifests):

@@ -6,6 +6,9 @@ from pathlib import Path
 import mlflow
 import pytest
 
+from distill.models.identity import identify
+from distill.schema import ModelConfig
+
 from .conftest import write_model
 
 FILES = {"report.html", "summary.json", "evaluation.json", "measurements.parquet"}
@@ -33,15 +36,16 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
     ready, distill, target, draft, tmp_path, capsys
 ):
     first, again, other = (tmp_path / name for name in ("first", "again", "other"))
-    ready(first, "pipeline=evaluate")
+    ready(first, "pipeline=evaluate", "target.serving_name=org/large")
     assert {path.name for path in first.iterdir()} >= FILES
     assert f"report: {first / 'report.html'}" in capsys.readouterr().out
     page = (first / "report.html").read_text()
     assert "pipeline=report" in page
-    assert json.loads((first / "summary.json").read_text())["target"] == str(target)
+    assert json.loads((first / "summary.json").read_text())["target"] == "org/large"
+    assert "a draft for org/large</title>" in page
 
     # Another draft, and the first one's report from its artifacts, with a certificate by now.
-    certificate(tmp_path / "outputs", first)
+    certificate(tmp_path / "outputs", {"draft": draft, "target": target})
     own = tmp_path / "own"
     own.mkdir()
     ready(again, "pipeline=report", f"--config-dir={own}")
@@ -68,12 +72,12 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
     assert "<svg" in (side / "compare.html").read_text()
 
 
-def certificate(output: Path, run: Path) -> None:
+def certificate(output: Path, models: dict[str, Path]) -> None:
     """One of this pair, and a newer one of another."""
-    summary = json.loads((run / "summary.json").read_text())
     pair = {
-        "draft": summary["draft_weights_sha256"], "target": summary["target_weights_sha256"],
-    }  # fmt: skip
+        role: identify(folder, ModelConfig("folder", str(folder))).sha256
+        for role, folder in models.items()
+    }
     for name, settings in (("one", pair), ("two", pair | {"draft": "another"})):
         folder = output / "artifacts" / "certify" / name
         folder.mkdir(parents=True)
@@ -92,6 +96,16 @@ def test_a_report_of_another_target_is_not_overwritten(ready, tmp_path, capsys):
         ready(folder, "pipeline=evaluate")
     assert stopped.value.code == 2
     assert "report of another target (org/other)" in refusal(capsys)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[1]", b"{half", b"\xff\xfe"])
+def test_a_summary_of_another_program_is_not_overwritten(distill, tmp_path, capsys, content):
+    (tmp_path / "summary.json").write_bytes(content)
+    with pytest.raises(SystemExit) as stopped:
+        distill("pipeline=prepare", f"hydra.run.dir={tmp_path}")
+    assert stopped.value.code == 2
+    assert "is no summary of a job" in refusal(capsys)
+    assert (tmp_path / "summary.json").read_bytes() == content
 
 
 @pytest.mark.parametrize(

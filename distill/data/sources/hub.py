@@ -94,7 +94,7 @@ class HubSource:
     def fingerprint(self) -> dict[str, Any]:
         return {
             "source": "hub",
-            "name": self.name,
+            "name": None if self._folder.is_dir() else self.name,
             "content": self._content(),
             "splits": [self.split, self.evaluation_split, self.subset],
             "columns": dict(self.columns),
@@ -103,9 +103,13 @@ class HubSource:
             "max_characters": self.max_characters,
         }
 
+    @property
+    def _folder(self) -> Path:
+        return Path(self.name).expanduser()
+
     def _content(self) -> str:
         """The commit on the hub, or the SHA-256 of a local folder's files."""
-        folder = Path(self.name).expanduser()
+        folder = self._folder
         if not folder.is_dir():
             from huggingface_hub import HfApi
 

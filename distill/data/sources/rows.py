@@ -70,7 +70,10 @@ class Problem:
 
 
 class Source(Protocol):
-    """rows() is deterministic; check() raises `UserError` and needs no model and no tokenizer."""
+    """rows() is deterministic; check() raises `UserError` and needs no model and no tokenizer.
+
+    fingerprint() holds all that decides the rows: content, not the place where it lies.
+    """
 
     @property
     def problems(self) -> list[Problem]: ...

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from distill.training.module import DistillModule
 
 log = logging.getLogger(__name__)
 
+RESUME = "resume"
+"""The folder of the checkpoints, beside the candidates."""
 LATEST, PREVIOUS, PARTIAL = "latest.ckpt", "previous.ckpt", "partial.ckpt"
 
 
@@ -68,6 +71,12 @@ def newest_resumable(folder: Path) -> Path | None:
             return path
         log.warning("%s is damaged; going on from the checkpoint before it", path)
     return None
+
+
+def remove_resumable(folder: Path) -> None:
+    """Drop the checkpoints of a training that is whole: each is several times the draft's size."""
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _is_whole(path: Path) -> bool:
