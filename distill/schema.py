@@ -109,7 +109,7 @@ class OptimizerConfig:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
     weight_decay: float = 0.01
     muon: bool = False
-    muon_lr: float = 0.002
+    muon_lr: float = 0.0028
     ema: float = 0.0
     """Decay of the moving average that candidates hold; 0: the weights themselves."""
 
