@@ -55,8 +55,8 @@ def _decoding(cfg: DictConfig) -> Artifact:
         "what": cfg.what,
         "benchmark": {name: plain(cfg.benchmark)[name] for name in SIZES},
         "dtype": cfg.target.dtype,
-        "draft": pair.draft_weights_sha256,
-        "target": pair.target_weights_sha256,
+        "draft": pair.draft_sha256,
+        "target": pair.target_sha256,
         "prompts": prompts,
         "hardware": machine(cfg),
     }

@@ -54,7 +54,11 @@ def run(cfg: DictConfig) -> Artifact:
             seed=cfg.seed,
             progress=lambda name: log.info("certify: %s", name),
         )
-        about = {"pair": settings, "versions": versions()}
+        weights = {
+            "draft_weights_sha256": pair.draft_weights_sha256,
+            "target_weights_sha256": pair.target_weights_sha256,
+        }
+        about = {"pair": {**settings, **weights}, "versions": versions()}
         write_json(folder / CERTIFICATE, {**certificate.record(), **about})
         (folder / SHORT).write_text(certificate.text() + "\n", encoding="utf-8")
         stage.log_folder(folder, "certificate")

@@ -67,7 +67,9 @@ def test_champion_of_the_own_training_is_certified(distill, tmp_path, monkeypatc
     monkeypatch.setattr("distill.pipelines.certify.certify", lambda *_, **__: Certificate())
     distill("pipeline=certify", "certify.prompts=2")
     trained = result(tmp_path, "evaluate", "manifest.json")["counts"]["draft_weights_sha256"]
-    assert result(tmp_path, "certify", "certificate.json")["pair"]["draft"] == trained
+    assert (
+        result(tmp_path, "certify", "certificate.json")["pair"]["draft_weights_sha256"] == trained
+    )
 
 
 def test_benchmark_of_decoding(distill, draft, tmp_path, capsys):
