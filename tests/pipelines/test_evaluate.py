@@ -197,6 +197,7 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
     with pytest.raises(SystemExit):
         distill("pipeline=evaluate", f"evaluate.candidates=[{other}]")
     assert "differs from the target's first at id 40" in capsys.readouterr().err
+    assert not (tmp_path / "outputs" / "artifacts").exists()  # before any work
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,8 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
         (["+evaluate.floors.chat=1"], "none of its prompts is decoded"),
     ],
 )
-def test_no_prompt_left(evaluated, tmp_path, capsys, arguments, remedy):
+def test_no_prompt_left(evaluated, tmp_path, capsys, monkeypatch, arguments, remedy):
+    monkeypatch.setattr("distill.pipelines.evaluate.load_configured_target", None)  # too late
     path = tmp_path / "few.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in CASES[1:4]))
     with pytest.raises(SystemExit):
