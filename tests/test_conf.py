@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import distill.conf
@@ -47,6 +48,19 @@ def test_experiment_is_a_delta_that_composes(name):
 def test_every_experiment_file_is_tried():
     assert {"quickstart", "smollm2_chat"} <= set(EXPERIMENTS)
     assert len(EXPERIMENTS) >= 5
+
+
+def test_divergences_and_their_mixtures_are_configured():
+    asked = "objective.divergence={forward_kl:0.5,total_variation:2,cross_entropy:0.25}"
+    mixture = instantiate(check([asked]).objective).function
+    assert [(one.__name__, weight) for one, weight in mixture.terms] == [
+        ("forward_kl", 0.5), ("total_variation", 2),
+    ]  # fmt: skip
+    assert mixture.label_weight == 0.25
+    jsd = instantiate(check(["objective=jsd", "objective.beta=0.1"]).objective).function
+    assert (jsd.func.__name__, jsd.keywords) == ("jsd", {"beta": 0.1})
+    lk = instantiate(check(["objective=lk", "objective.eta=1"]).objective).function
+    assert (lk.func.__name__, lk.keywords) == ("lk", {"eta": 1})
 
 
 def test_schema_and_files_agree_on_types():

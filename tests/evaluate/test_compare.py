@@ -47,6 +47,16 @@ def test_a_draft_of_half_the_time_is_twice_as_fast_to_the_digit(simulated) -> No
     assert load.second.speedup.value == pytest.approx(2 * load.first.speedup.value)
 
 
+def test_only_the_champions_arm_counts(simulated) -> None:
+    """Another k and another candidate of the same prompts change nothing."""
+    rows = simulated(8, 2, 0.6, 0.1)
+    others = [*simulated(8, 3, 0.1, 0.5, candidate="draft"), *simulated(8, 2, 0.2, 0.5, 0, "other")]
+    more = [*rows, *(row for row in others if row.num_draft_tokens)]
+    (alone,) = compare(side("a", rows), side("b", rows), BOOTSTRAP).loads
+    (load,) = compare(side("a", more), side("b", rows), BOOTSTRAP).loads
+    assert load == alone
+
+
 def test_changes_are_second_less_first(simulated) -> None:
     worse, better = simulated(30, 2, 0.4, 0.1), simulated(30, 2, 0.7, 0.1)
     (load,) = compare(side("a", worse), side("b", better), BOOTSTRAP).loads

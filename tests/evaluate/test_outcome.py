@@ -22,12 +22,14 @@ LOADS = [Load(Sampling(temperature=t), 8, (), 1, 40, 0) for t in (1.0, 0.0)]
 
 @pytest.fixture
 def rows(simulated):
-    """One draft at k = 1 and 2 over ten code and ten chat prompts."""
+    """One draft at k = 1 and 2 over ten code and ten chat prompts; v = 1.2."""
     found = {}
     for k in (1, 2):
         for row in simulated(20, k, 0.6, 0.1, candidate="d"):
             domain = "chat" if row.prompt_id < "p010" else "code"
-            found.setdefault((row.arm, row.unit), replace(row, domain=domain))
+            seconds = row.verify_seconds * (1.2 if row.num_draft_tokens else 1.0)
+            row = replace(row, domain=domain, verify_seconds=seconds)
+            found.setdefault((row.arm, row.unit), row)
     return list(found.values())
 
 
@@ -82,6 +84,7 @@ def test_calibration_is_both_formulas_beside_the_measured(outcome) -> None:
     for line in lines:
         alpha, k = line["alpha"], line["num_draft_tokens"]
         cost = Cost(line["cost_ratio"], line["verify_cost"])
+        assert cost.v == pytest.approx(1.2)
         assert line["predicted_v1"] == pytest.approx(predicted_speedup(alpha, k, Cost(cost.c)))
         assert line["predicted"] == pytest.approx(predicted_speedup(alpha, k, cost))
         assert line["efficiency"] == pytest.approx(line["measured"]["value"] / line["predicted"])
@@ -116,10 +119,10 @@ def test_correlations_by_hand(rows) -> None:
     (line, _) = tabulate(rows, BOOTSTRAP)
     table = [
         replace(line, candidate=name, alpha=Interval(a, a, a), speedup=Interval(s, s, s))
-        for name, a, s in (("x", 0.2, 1.0), ("y", 0.3, 1.2), ("z", 0.4, 1.1))
+        for name, a, s in (("x", 0.2, 1.0), ("y", 0.3, 1.2), ("z", 0.9, 1.1))
     ]
     teachers = {
-        "x": Teacher(0.9, 0.25, 0.1), "y": Teacher(0.8, 0.35, 0.3), "z": Teacher(0.7, 0.45, 0.2),
+        "x": Teacher(0.9, 0.25, 0.1), "y": Teacher(0.8, 0.35, 0.3), "z": Teacher(0.7, 0.95, 0.2),
     }  # fmt: skip
     assert correlate(table[:2], teachers) is None
     found = correlate(table, teachers)

@@ -47,6 +47,38 @@ def test_probe_times_each_load_and_draft(sampling: Sampling) -> None:
     assert "ceiling" in text
 
 
+def test_costs_by_hand_from_the_times_of_the_steps(monkeypatch) -> None:
+    """A round of four draft steps takes 0.8 s, a target step 1 s, passes over 2 and 4 tokens more.
+
+    c = 0.8 / 4 / 1; v(1) = 1.1, v(3) = 1.3. At alpha 0.5: k = 1 gives 1.5 / 1.3, k = 3 gives
+    1.875 / 1.9; at 0.9 k = 3 gives 3.439 / 1.9. k = 1 breaks even at 1 + a = 1.3.
+    """
+    seconds = {"verify 1": 1.0, "verify 2": 1.1, "verify 4": 1.3, "draft a": 0.8}
+
+    def timed(steps, repetitions, device):
+        assert set(steps) == set(seconds)
+        return seconds
+
+    monkeypatch.setattr("distill.evaluate.probe.time_steps", timed)
+    ((one,),) = probe(tiny(0), {"a": tiny(1)}, [SETTING], [1, 3])
+    assert one.costs == {1: Cost(pytest.approx(0.2), 1.1), 3: Cost(pytest.approx(0.2), 1.3)}
+    assert (one.target_seconds, one.draft_seconds) == (1.0, pytest.approx(0.2))
+    assert one.break_even is not None
+    assert one.break_even.alpha == pytest.approx(0.3)
+    text = as_text(prospects_table([one]), 170)
+    for shown in (
+        "1000.0",
+        "200.00",
+        "0.200",
+        "1.10…1.30",
+        "α 0.30",
+        "1.15× k1",
+        "1.81× k3",
+        "2.11×",
+    ):
+        assert shown in text
+
+
 def test_steps_leave_the_context_as_it_was() -> None:
     steps = verify_steps(tiny(0), [1, 4], SETTING)
     with torch.inference_mode():

@@ -49,7 +49,7 @@ def test_copy_has_alpha_one_kl_zero() -> None:
 
 def test_equals_the_definition_over_supervised_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screening, "CHUNK", 4)  # prompts end inside, on and across chunks
-    target, draft = tiny(0, vocab_size=48), tiny(1)  # padded heads: 40 ids are real
+    target, draft = tiny(0, vocab_size=48), tiny(1, vocab_size=44)  # padded heads: 40 are real
     data = rows((11, 4), (9, 5), (13, 9), (6, 0))
     total, count = 0.0, 0
     for row in data:

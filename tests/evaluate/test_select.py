@@ -28,6 +28,9 @@ def test_hand_worked_line(measurement) -> None:
     assert line.cost_ratio == pytest.approx(0.25)  # 2 s over 8 steps, a target step is 1 s
     assert line.verify_cost == pytest.approx(1.5)  # 3 s over 2 passes
     assert line.speedup.value == pytest.approx(1.0 / (5 / 7))
+    # 1 + .75 + .75² + .75³ + .75⁴ tokens a round that takes 1.5 + 4 · 0.25 target steps
+    assert line.predicted_speedup == pytest.approx(3.05078125 / 2.5)
+    assert line.engine_efficiency == pytest.approx(1.4 / (3.05078125 / 2.5))
     assert line.speedup_end_to_end.value == pytest.approx((10.1 / 10) / (5.1 / 7))
     assert line.tested_at == [2, 2, 1, 1]
     assert line.alpha_at == pytest.approx([0.75] * 4)
@@ -68,6 +71,17 @@ def test_verdicts(simulated) -> None:
     assert judge(wide, [wide], 1.0).decision == NOT_ENOUGH
     random = tabulate(simulated(30, 2, 0.01, 0.05), BOOTSTRAP)
     assert judge(random[0], random, 1.0).decision == DO_NOT_SHIP
+
+
+def test_best_k_is_of_the_champions_costs_at_its_alpha(simulated) -> None:
+    """At alpha 0.8 and c = 0.05: 1.8/1.05, 2.44/1.1, 3.36/1.2; k = 8 is another draft's."""
+    rows = {
+        (row.arm, row.unit): row
+        for k, name in ((1, "d"), (2, "d"), (4, "d"), (8, "free"))
+        for row in simulated(30, k, 0.8, 0.05 if name == "d" else 0.0, candidate=name)
+    }
+    table = tabulate(list(rows.values()), BOOTSTRAP)
+    assert judge(table[0], table, 1.0).best_k == 4
 
 
 @pytest.mark.parametrize(

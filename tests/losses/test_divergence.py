@@ -176,6 +176,8 @@ def test_mixtures() -> None:
     assert as_divergence("jsd") is jsd
     assert as_divergence({"forward_kl": 1.0}) is forward_kl
     assert torch.allclose(as_divergence("jsd", beta=0.1)(s, t), jsd(s, t, beta=0.1))
+    assert torch.allclose(as_divergence("lk", eta=1.0)(s, t), lk(s, t, eta=1.0))
+    assert torch.allclose(as_divergence({"lk": 2.0}, eta=1.0)(s, t), 2 * lk(s, t, eta=1.0))
     with pytest.raises(UserError, match="labels"):
         mixture(s, t)
     with pytest.raises(UserError, match="labels"):
@@ -190,6 +192,7 @@ def test_mixtures() -> None:
         (lambda: jsd(logits(0), logits(0), beta=1.0), "forward_kl"),
         (lambda: as_divergence("kl"), "choose from"),
         (lambda: as_divergence({"cross_entropy": 1.0}), "needs a divergence"),
+        (lambda: as_divergence({"jsd": 1.0, "forward_kl": -0.5}), "no negative weight"),
     ],
 )
 def test_refusals_name_the_remedy(call, remedy: str) -> None:

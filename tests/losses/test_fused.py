@@ -1,10 +1,12 @@
 """The fused loss equals the plain one, for every divergence, head and dtype."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from distill.errors import UserError
 from distill.losses import (
@@ -75,15 +77,40 @@ def test_equals_the_plain_loss(divergence, temperature: float, chunk_size: int) 
     assert not any(value.requires_grad for value in sums.values())
 
 
-@pytest.mark.parametrize("divergence", [forward_kl, lk])
+@pytest.mark.parametrize("divergence", ALL)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("head", [{"scale": 0.5}, {"softcap": 3.0}, {"scale": 2.0, "softcap": 4.0}])
-def test_scale_and_soft_cap(divergence, head: dict[str, float]) -> None:
+def test_scale_and_soft_cap_of_either_head(divergence, temperature: float, head) -> None:
     pair = Pair(**head)
-    loss, _ = pair.fused(divergence=divergence, chunk_size=10)
-    plain = divergence(*pair.logits()).sum()
+    pair.teacher = replace(pair.teacher, scale=0.7, softcap=2.5)
+    loss, _ = pair.fused(divergence=divergence, temperature=temperature, chunk_size=10)
+    plain = divergence(*pair.logits(), temperature).sum()
     assert torch.allclose(loss, plain)
     for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
         assert torch.allclose(ours, theirs)
+
+
+class Shapes(TorchDispatchMode):
+    """The shapes of all tensors that are made inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        made = out if isinstance(out, tuple | list) else [out]
+        self.seen |= {tuple(one.shape) for one in made if isinstance(one, Tensor)}
+        return out
+
+
+@pytest.mark.parametrize("divergence", [forward_kl, lk])
+def test_logits_exist_for_a_chunk_of_tokens_only(divergence) -> None:
+    pair = Pair()
+    with Shapes() as shapes:
+        pair.fused(divergence=divergence, chunk_size=16)[0].backward()
+    wide = [shape for shape in shapes.seen if shape[-1:] == (V,) and len(shape) > 1]
+    assert max(shape[-2] for shape in wide) == 16
 
 
 def test_gradient_matches_finite_differences() -> None:

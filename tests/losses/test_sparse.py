@@ -1,6 +1,7 @@
 """Truncated and sampled teachers."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from distill.errors import UserError
 from distill.losses import (
     acceptance,
     alpha,
+    as_divergence,
     forward_kl,
     fused_sparse_loss,
     jsd,
@@ -96,12 +98,22 @@ def test_draws_follow_the_teacher() -> None:
     assert signal.weights.sum().item() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("loss", [reverse_kl, jsd, total_variation, acceptance, lk])
+REFUSED = [reverse_kl, jsd, total_variation, acceptance, lk]
+REFUSED += [partial(jsd, beta=0.1), as_divergence({"forward_kl": 1.0, "jsd": 0.5})]
+
+
+@pytest.mark.parametrize("loss", REFUSED)
 def test_samples_refuse_losses_they_would_bias(loss) -> None:
     with pytest.raises(UserError, match=r"not linear.*use forward_kl"):
         sampled_divergence(logits(0), draw(logits(1), 3), loss)
     with pytest.raises(UserError, match=r"not linear.*use forward_kl"):
         fused_sparse_loss(torch.randn(5, 2), torch.randn(9, 2), draw(logits(1), 3), divergence=loss)
+
+
+def test_samples_take_forward_kl_times_temperature_squared() -> None:
+    s, signal = logits(0), draw(logits(1), 3, 2.0, torch.Generator().manual_seed(0))
+    squared = sampled_divergence(s, signal, partial(forward_kl, t_squared=True))
+    assert torch.allclose(squared, 4 * sampled_divergence(s, signal))
 
 
 @pytest.mark.parametrize("kind", ["top_k", "sampled"])

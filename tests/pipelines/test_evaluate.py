@@ -253,6 +253,7 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
     with pytest.raises(SystemExit):
         distill("pipeline=evaluate", f"evaluate.candidates=[{other}]")
     assert "differs from the target's first at id 40" in capsys.readouterr().err
+    assert not (tmp_path / "outputs" / "artifacts").exists()  # before any work
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,8 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
         (["evaluate.batch_sizes=[3]"], "and 2 prompts are decoded"),
     ],
 )
-def test_no_prompt_left(evaluated, tmp_path, capsys, arguments, remedy):
+def test_no_prompt_left(evaluated, tmp_path, capsys, monkeypatch, arguments, remedy):
+    monkeypatch.setattr("distill.pipelines.evaluate.load_configured_target", None)  # too late
     path = tmp_path / "few.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in CASES[1:4]))
     with pytest.raises(SystemExit):

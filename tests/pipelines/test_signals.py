@@ -1,5 +1,6 @@
 """A job with a cached signal: the same training, without the target."""
 
+import dataclasses
 import gc
 import json
 import shutil
@@ -95,3 +96,35 @@ def test_a_first_draft_is_the_reference_of_a_second(distill, last_metrics, tmp_p
         )  # fmt: skip
     assert len(list(trainings.glob("*/manifest.json"))) == 2
     assert len(last_metrics()) == 4
+
+
+def test_a_cached_signal_belongs_to_its_target_tokenizer_and_template(distill, monkeypatch):
+    made = []
+    monkeypatch.setattr(cache, "run_stage", lambda _, stage, settings, *rest: made.append(settings))
+    distill("pipeline=cache", "signal=hidden")
+    distill("pipeline=cache", "signal=hidden", "target.dtype=bfloat16")
+    for name in ("weights_sha256", "tokenizer_sha256", "template_sha256"):
+        other = replace(inputs.target_identity, name)
+        monkeypatch.setattr(cache, "target_identity", other)
+        distill("pipeline=cache", "signal=hidden")
+    assert all(settings != made[0] for settings in made[1:])
+
+
+def replace(identity, name):
+    """The same target but for one of its hashes."""
+    return lambda cfg: dataclasses.replace(identity(cfg), **{name: "another"})
+
+
+def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
+    distill(
+        "pipeline=codecs", "draft=scratch", "codecs.k=[2,258]", "codecs.draws=[4]",
+        "codecs.batches=2", "codecs.repetitions=2",
+    )  # fmt: skip
+    (path,) = (tmp_path / "outputs" / "artifacts" / "codecs").glob("*/codecs.json")
+    found = {one["codec"]: one for one in json.loads(path.read_text())}
+    assert set(found) == {"hidden", "top_k 2", "top_k 258", "sampled 4"}
+    assert found["hidden"]["bytes_per_token"] == 4 * 64
+    assert found["hidden"]["angle"] < 0.1 < found["top_k 2"]["angle"]
+    assert found["top_k 258"]["norm_ratio"] == pytest.approx(1.0, abs=0.01)
+    assert found["sampled 4"]["noise"] > found["top_k 2"]["noise"]
+    assert "bytes/token" in capsys.readouterr().out

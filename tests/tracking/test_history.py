@@ -14,7 +14,7 @@ def log(root, points, fingerprint="f"):
 
 
 def test_runs_of_one_artifact_are_one_curve(root):
-    log(root, [(10, 100, 3.0), (20, 200, 2.0), (30, 300, 1.9)])  # killed behind step 20
+    log(root, [(10, 100, 3.0), (20, 200, 2.0), (25, 250, 1.95), (30, 300, 1.9)])  # back to 20
     log(root, [(21, 210, 1.8), (30, 300, 1.5)])
     log(root, [(10, 100, 9.0)], fingerprint="another")
     with start_job({}, TrackingConfig(), root, "reader") as job:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from mlflow import MlflowClient
 
 from distill.errors import UserError
 from distill.schema import TrackingConfig
@@ -55,12 +56,21 @@ def test_the_configuration_is_searchable_and_can_be_run_again(root):
     assert environment["versions"]["python"].startswith("3.")
 
 
-def test_more_parameters_than_one_call_takes(root):
+def test_more_parameters_than_one_call_takes(root, monkeypatch):
+    """A server refuses more than 100; the local store does not."""
+    sizes, log_batch = [], MlflowClient.log_batch
+
+    def recorded(self, run_id, **what):
+        sizes.append(len(what["params"]))
+        return log_batch(self, run_id, **what)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", recorded)
     with start_job(
         {"many": {f"p{i}": i for i in range(250)}}, TrackingConfig(), root, "job"
     ) as job:
         pass
     assert len(job.run.client.get_run(job.run.id).data.params) == 250
+    assert sizes == [100, 100, 50]
 
 
 def test_artifacts_lie_under_the_output_root(root):

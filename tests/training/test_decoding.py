@@ -110,7 +110,9 @@ def test_candidates_and_logger_carry_what_the_engine_finds(
     column = header.split(",").index("decoding/alpha")
     # At each fourth of the budget, the last of which is its end; Lightning repeats them.
     assert len({line.split(",")[column] for line in lines} - {""}) == 4
-    assert "decoding/alpha" in caplog.text.split("train 100%")[1]
+    progress = caplog.text.split("train 100%")[1]
+    for name in ("alpha", "tokens_per_pass", "predicted_speedup"):
+        assert f"decoding/{name} {last[name]:.3f}" in progress
 
 
 def test_its_time_is_no_part_of_the_budget(train, decoding, monkeypatch) -> None:

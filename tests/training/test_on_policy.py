@@ -63,6 +63,7 @@ def test_an_answer_that_ends_early_supervises_its_end_and_no_more(tiny) -> None:
         assert len(ends) <= 1
         assert not ends or ends[0] == int(marked[-1])
         assert not fresh["input_ids"][line, int(marked[-1]) + 1 :].any()
+        assert fresh["attention_mask"][line].sum() == int(marked[-1]) + 1
 
 
 def test_share_of_rows_by_lot(tiny) -> None:
@@ -73,6 +74,19 @@ def test_share_of_rows_by_lot(tiny) -> None:
     changed = [(x["input_ids"] != batch["input_ids"]).any(-1) for x in (some, other)]
     assert 5 <= changed[0].sum() <= 20
     assert not torch.equal(changed[0], changed[1])
+
+
+def test_an_answer_is_of_its_window_and_row_alone(tiny) -> None:
+    """In the next window it is another; after another seed, or beside other rows, the same."""
+    draft, batch = tiny.llama(16, seed=1), rows()
+    torch.manual_seed(1)
+    (fresh,) = policy().window(draft, [batch], 3)
+    torch.manual_seed(2)
+    last = {name: value[2:3] if value.ndim else value for name, value in batch.items()}
+    (alone,) = policy().window(draft, [last], 3)
+    (later,) = policy().window(draft, [batch], 4)
+    assert torch.equal(alone["input_ids"][0], fresh["input_ids"][2])
+    assert all((later["input_ids"] != fresh["input_ids"]).any(-1))
 
 
 def test_the_draft_answers_with_the_weights_it_has_now(tiny) -> None:
@@ -111,6 +125,9 @@ def test_training_goes_on_bit_for_bit(tiny, tmp_path, monkeypatch) -> None:
         )[0]
 
     whole = train("whole", tiny.Windows())
+    plain = tiny.train(tmp_path / "plain", monkeypatch, trainer=config)[0]
+    ends = [torch.load(Path(run["candidates"][-1]) / "weights.pt") for run in (whole, plain)]
+    assert any(not torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     with pytest.raises(InterruptedError):
         train("parts", Stopped())
     resumed.append(True)

@@ -19,6 +19,7 @@ def test_decay_acts_on_hidden_matrices_only(tiny, tied: bool) -> None:
     (optimizer,) = build_optimizers(draft, OptimizerConfig(weight_decay=0.1))
     decayed, plain = optimizer.param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert optimizer.defaults["fused"]
     assert all("proj" in names[id(p)] for p in decayed["params"])
     assert {names[id(p)].split(".")[-2] for p in plain["params"]} >= {"embed_tokens", "norm"}
     ids = [id(p) for group in optimizer.param_groups for p in group["params"]]

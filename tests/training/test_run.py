@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from distill.errors import UserError
-from distill.schema import BudgetConfig, OptimizerConfig, TrainerConfig
+from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from distill.training import module, run
+from distill.training.optim import scale_learning_rates
 
 
 def weights(draft: torch.nn.Module) -> torch.Tensor:
@@ -24,6 +26,36 @@ def test_ends_at_the_first_window_that_reaches_the_budget(uninterrupted) -> None
     # Windows hold 8, 9 and 10 supervised tokens in turn: 71 after eight.
     assert (result["train_tokens"], result["steps"]) == (71, 8)
     assert windows.seen == list(range(8))
+
+
+def test_each_step_has_the_rate_of_the_budget_spent_by_its_end(tiny, tmp_path, monkeypatch) -> None:
+    """Windows of 8, 9, 10 and 8 tokens of 35, and a rate that falls in a line from the start."""
+    factors = []
+
+    def recorded(optimizers, factor):
+        factors.append(factor)
+        scale_learning_rates(optimizers, factor)
+
+    monkeypatch.setattr(module, "scale_learning_rates", recorded)
+    falling = ScheduleConfig(name="wsd", warmup=0.0, decay=1.0, floor=0.0)
+    tiny.train(tmp_path, monkeypatch, tokens=35, schedule=falling)
+    assert factors == pytest.approx([27 / 35, 18 / 35, 8 / 35, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "chosen"),
+    [
+        ("auto", torch.bfloat16, "bf16-mixed"),
+        ("auto", torch.float32, "32-true"),
+        ("32-true", torch.bfloat16, "32-true"),
+        ("bf16-mixed", torch.float32, "bf16-mixed"),
+    ],
+)
+def test_bf16_is_used_where_the_hardware_multiplies_it(
+    monkeypatch, precision, dtype, chosen
+) -> None:
+    monkeypatch.setattr(run, "pick_dtype", lambda name, device: dtype)
+    assert run.pick_precision(TrainerConfig(accelerator="cpu", precision=precision)) == chosen
 
 
 def test_candidates_lie_evenly_over_the_budget_with_their_numbers(uninterrupted, tmp_path) -> None:

@@ -21,6 +21,7 @@ SHOWN = (
     "train/alpha",
     "validation/alpha",
     "decoding/alpha",
+    "decoding/tokens_per_pass",
     "decoding/predicted_speedup",
 )
 

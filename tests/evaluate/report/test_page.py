@@ -65,11 +65,15 @@ def test_colours_are_the_pages_own(facts) -> None:
 )
 def test_the_verdict_comes_first_and_in_words(facts, margin, prompts, words) -> None:
     found = facts(margin=margin, prompts=prompts)
-    text = re.sub(r"<[^>]+>", "", render_report(found).split("<body>")[1].split("<h2>")[0])
+    top = render_report(found).split("<body>")[1].split("<h2>")[0]
+    text, lead = (re.sub(r"<[^>]+>", "", part) for part in (top, top.split('"lead">')[1]))
     for word in words:
         assert word in text
-    for name in ("speedup", "speedup_low", "speedup_high"):
-        assert f"{found.evaluation[name]:.2f}" in text
+    value, low, high = (
+        f"{found.evaluation[name]:.2f}" for name in ("speedup", "speedup_low", "speedup_high")
+    )
+    assert f"{value}× as fast as " in lead.split("95%")[0]
+    assert lead.split("(95% interval ")[1].startswith(f"{low} to {high})")
 
 
 def test_a_figure_by_batch_size_only_where_there_are_several(facts) -> None:

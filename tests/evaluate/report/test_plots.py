@@ -16,6 +16,61 @@ def test_words_hold_the_numbers(facts) -> None:
     assert f"{first['tokens_per_pass']:.2f}" in acceptance.tokens_by_k(evaluation).alt
 
 
+def interval(value: float) -> dict[str, float]:
+    return {"value": value, "low": value - 0.1, "high": value + 0.1}
+
+
+LOADS = [
+    {"sampling": name, "batch_size": size, "draft": "d", "num_draft_tokens": 2}
+    | {"speedup": speedup, "speedup_low": 1.0, "speedup_high": 2.0}
+    for name, size, speedup in (("T=1", 1, 1.31), ("T=1", 8, 1.02), ("greedy", 1, 1.47))
+]
+
+
+def arms(candidate: str, alphas: list[float]) -> list[dict]:
+    """At k = 1 and 2 of every load; the second load's are 0.1 lower."""
+    return [
+        {"sampling": load["sampling"], "batch_size": load["batch_size"], "candidate": candidate}
+        | {"num_draft_tokens": k, "alpha": interval(alphas[k - 1] - 0.1 * (load is LOADS[1]))}
+        | {"alpha_at": [alphas[k - 1], 0.3][:k]}
+        for load in LOADS
+        for k in (1, 2)
+    ]
+
+
+def test_words_by_hand() -> None:
+    """Domains by alpha; places at the largest k; each load's speedup at its batch size."""
+    parts = [
+        {"name": name, "prompts": 3, "alpha": interval(alpha), "speedup": interval(1.9)}
+        for name, alpha in (("chat", 0.31), ("code", 0.52), ("math", 0.47))
+    ]
+    evaluation = {
+        "loads": LOADS, "domains": parts, "break_even_alpha": 0.2,
+        "table": arms("other", [0.81, 0.82]) + arms("d", [0.61, 0.42]),
+    }  # fmt: skip
+    domains = acceptance.alpha_by_domain(evaluation)
+    assert domains.alt.endswith(": code 0.52, math 0.47, chat 0.31")
+    places = acceptance.alpha_by_position(evaluation)
+    assert "T=1, 1 at a time: 0.42, 0.30. greedy, 1 at a time: 0.42, 0.30." in places.alt
+    batches = speed.speedup_by_batch(evaluation)
+    assert "T=1: batch 1 1.31, batch 8 1.02. greedy: batch 1 1.47." in batches.alt
+
+
+def test_decoded_alpha_by_tokens_is_at_the_champions_k_and_load() -> None:
+    names = {"early": 1000, "d": 5000, "elsewhere": None}
+    evaluation = {
+        "loads": LOADS,
+        "table": [
+            *arms("early", [0.5, 0.33]),
+            *arms("d", [0.61, 0.42]),
+            *arms("elsewhere", [1, 1]),
+        ],
+        "candidates": [{"name": name, "tokens": tokens} for name, tokens in names.items()],
+    }
+    alt = training.alpha_by_tokens(evaluation, Training()).alt
+    assert alt == ("Alpha of the checkpoints. decoded in evaluation: 0.33 at 1,000, 0.42 at 5,000.")
+
+
 def test_the_same_facts_make_the_same_drawing(facts) -> None:
     first, again = (acceptance.alpha_by_position(facts().evaluation) for _ in range(2))
     assert first == again

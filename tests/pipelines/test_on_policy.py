@@ -1,0 +1,22 @@
+"""`data.on_policy` from the command line to the window that is trained on."""
+
+import pytest
+
+from distill.training.on_policy import OnPolicy
+
+
+@pytest.mark.parametrize("by", ["draft", "pair"])
+def test_windows_are_answered_by_who_is_asked(distill, monkeypatch, by):
+    seen = []
+    answer = OnPolicy.window
+
+    def recorded(self, draft, window, number):
+        seen.append((self.share, self.prompt_tokens, self.eos_token_ids, self.target is not None))
+        return answer(self, draft, window, number)
+
+    monkeypatch.setattr(OnPolicy, "window", recorded)
+    distill(
+        "pipeline=train", "draft=scratch", "data.on_policy=0.5", f"data.on_policy_by={by}",
+        "budget.tokens=200",
+    )  # fmt: skip
+    assert set(seen) == {(0.5, 16, (257,), by == "pair")}
