@@ -28,8 +28,9 @@ def compiles(device_type: str) -> bool:
     compiler = cast(Callable[..., Any], cast(Any, torch).compile)  # untyped upstream
     try:
         compiler(_trivial)(torch.zeros(8, device=device_type))
-    except RuntimeError as problem:  # torch's errors of compilers and of tracing are among these
-        log.info("torch.compile does not work here, the loss runs without: %s", problem)
+    except (RuntimeError, OSError) as problem:  # of tracing and compilers; of their cache
+        reason = str(problem).splitlines()[0]
+        log.info("torch.compile does not work here, the loss runs without: %s", reason)
         return False
     return True
 
