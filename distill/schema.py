@@ -145,6 +145,10 @@ class TrainerConfig:
     """torch.compile the draft's forward and backward; needs a C++ compiler on CPU."""
     checkpoints: int = 6
     """Candidates written over the budget, evenly; the last is the end of training."""
+    keep: int | None = None
+    """Of the candidates so many stay: the newest and the best by `monitor`; null: all."""
+    monitor: str = "alpha"
+    """`alpha` on validation rows, or `decoding_alpha`, `decoding_speedup` (`decode_every`)."""
     validate_every: float = 0.1
     """Share of the budget between validations."""
     decode_every: float = 0.0

@@ -4,6 +4,7 @@ import torch
 
 from distill.errors import UserError
 from distill.schema import TrainerConfig
+from distill.training.callbacks.candidates import MONITORS
 
 STRATEGIES = ("auto", "ddp", "fsdp")
 PRECISIONS = ("auto", "32-true", "bf16-mixed")
@@ -23,6 +24,9 @@ def check_trainer(trainer: TrainerConfig) -> None:
             raise UserError(f"trainer.{name} is {getattr(trainer, name)}; it must be at least 1")
     if not 0 < trainer.validate_every <= 1:
         raise UserError(f"trainer.validate_every is {trainer.validate_every}; use 0 < share <= 1")
+    _check_choice("monitor", trainer.monitor, MONITORS)
+    if trainer.keep is not None and trainer.keep < 1:
+        raise UserError(f"trainer.keep is {trainer.keep}; keep at least 1, or null for all")
     _check_decoding(trainer)
     if trainer.gradient_clip < 0:
         raise UserError(f"trainer.gradient_clip is {trainer.gradient_clip}; 0 switches it off")
@@ -34,6 +38,11 @@ def _check_decoding(trainer: TrainerConfig) -> None:
         raise UserError(
             f"trainer.decode_every is {trainer.decode_every}; use a share of the budget, "
             "0 < share <= 1, or 0 to decode nothing while training"
+        )
+    if trainer.keep and trainer.monitor != "alpha" and not trainer.decode_every:
+        raise UserError(
+            f"trainer.monitor is {trainer.monitor} and nothing is decoded while training: set "
+            "trainer.decode_every, such as 0.1, or trainer.monitor=alpha"
         )
     for name in ("decode_prompts", "decode_num_draft_tokens"):
         if getattr(trainer, name) < 1:

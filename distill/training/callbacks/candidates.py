@@ -19,6 +19,8 @@ from distill.training.sharding import whole_draft
 log = logging.getLogger(__name__)
 
 METRICS = "metrics.json"
+MONITORS = ("alpha", "decoding_alpha", "decoding_speedup")
+"""By what the best are kept: held-out rows teacher-forced, or what `Decoding` measured."""
 SaveDraft = Callable[[PreTrainedModel, Path], None]
 
 
@@ -27,7 +29,8 @@ class Candidates(TrainingCallback):
 
     Each is a loadable draft folder plus metrics.json: tokens; kl, alpha and agreement on the
     validation rows; `decoding` where its decoding is measured. A folder appears under its name only
-    when it is complete.
+    when it is complete. keep: so many stay, the newest and the best by `monitor` (one of
+    `MONITORS`); None: all.
     """
 
     def __init__(
@@ -37,7 +40,12 @@ class Candidates(TrainingCallback):
         held_out: HeldOut,
         save: SaveDraft,
         decoding: Decoding | None = None,
+        *,
+        keep: int | None = None,
+        monitor: str = "alpha",
     ):
+        self._keep = keep
+        self._monitor = monitor
         self._folder = folder
         self._count = count
         self._held_out = held_out
@@ -84,8 +92,26 @@ class Candidates(TrainingCallback):
             shutil.rmtree(final)
         partial.replace(final)
         log.info("candidate: %s", final)
+        self._drop_the_worst()
+
+    def _drop_the_worst(self) -> None:
+        if self._keep is None:
+            return
+        *older, _ = candidate_folders(self._folder)
+        older.sort(key=lambda path: _score(path, self._monitor))
+        for path in older[: len(older) + 1 - self._keep]:
+            log.info("candidate dropped, by %s: %s", self._monitor, path)
+            shutil.rmtree(path)
 
 
 def candidate_folders(folder: Path) -> list[Path]:
     """Finished candidates, oldest first."""
     return sorted(path.parent for path in folder.glob(f"tokens-*/{METRICS}"))
+
+
+def _score(folder: Path, monitor: str) -> float:
+    metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    if monitor == "alpha":
+        return metrics["alpha"]
+    name = "alpha" if monitor == "decoding_alpha" else "predicted_speedup"
+    return metrics["decoding"][name]
