@@ -173,7 +173,7 @@ def _cached(teacher: LiveTeacher, job: TrainingJob, name: str, place: Path) -> P
     split = datasets.Dataset.from_dict(columns, features=FEATURES)
     cache_signals(
         teacher,
-        datasets.DatasetDict(train=split, validation=split.select([0])),
+        datasets.DatasetDict({"train": split, "validation": split.select([0])}),
         CODECS[name](),
         folder,
         shard_tokens=len(rows) * len(rows[0]),
