@@ -12,11 +12,12 @@ from distill import schema
 from distill.cli import check_keys, check_targets
 
 CONF = Path(distill.conf.__file__).parent
-GROUPS = sorted(
-    p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ("hydra", "experiment")
-)
+ADDED = ("hydra", "experiment", "study")
+"""Not in the defaults list."""
+GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and p.name not in ADDED)
 OPTIONS = [(g, p.stem) for g in GROUPS for p in sorted((CONF / g).glob("*.yaml"))]
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
+STUDIES = sorted(p.stem for p in (CONF / "study").glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,6 +44,17 @@ def test_experiment_is_a_delta_that_composes(name):
     cfg = check([f"+experiment={name}"])
     assert cfg.name == name
     assert len((CONF / "experiment" / f"{name}.yaml").read_text().splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_part_of_the_study_changes_the_recipe_and_nothing_else(name):
+    base, cfg = (
+        check(["+experiment=recipe_study"]),
+        check(["+experiment=recipe_study", f"+study={name}"]),
+    )
+    assert (base == cfg) == (name == "base")
+    for same in ("name", "target", "budget", "evaluate", "schedule", "seed"):
+        assert base[same] == cfg[same]
 
 
 def test_every_experiment_file_is_tried():
