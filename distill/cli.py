@@ -27,7 +27,7 @@ python -m distill +experiment=NAME [KEY=VALUE ...]     the whole road
 python -m distill pipeline=STAGE [KEY=VALUE ...]       one stage, and what it reads
 python -m distill -m ... KEY=A,B                       a sweep
 
-Configuration groups (GROUP=OPTION; experiments with a plus):
+Configuration groups (GROUP=OPTION; experiment and study with a plus):
 
 {groups}
 
