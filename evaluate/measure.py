@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -13,7 +14,7 @@ from distill.evaluate.load import Load
 from distill.evaluate.parts import Part, parts
 from distill.evaluate.racing import FIRST_ROUND, race
 from distill.evaluate.records import PLAIN, Arm, Measurement, Prompt
-from distill.evaluate.select import TableRow, champion, tabulate
+from distill.evaluate.select import TableRow, among_equals, champion, tabulate
 from distill.evaluate.speed import Bench, Progress, measure
 from distill.evaluate.statistics import Bootstrap
 from distill.evaluate.verdict import Verdict, judge
@@ -131,10 +132,15 @@ def measure_candidates(
     return found
 
 
-def conclude(rows: list[Measurement], bar: Bar) -> Evaluation:
-    """Pool rows of one load, however they were gathered, and judge."""
+def conclude(
+    rows: list[Measurement], bar: Bar, held_out: Mapping[str, float] = MappingProxyType({})
+) -> Evaluation:
+    """Pool rows of one load, however they were gathered, choose and judge.
+
+    held_out: teacher-forced alpha by candidate, which decides between equals (`among_equals`).
+    """
     table = tabulate(rows, bar.bootstrap)
-    best = champion(table)
+    best = among_equals(champion(table), table, rows, held_out, bar.bootstrap)
     domains = parts(rows, best.arm, lambda row: row.domain, bar.bootstrap)
     domains.sort(key=lambda part: part.name)
     buckets = parts(rows, best.arm, lambda row: row.bucket, bar.bootstrap)

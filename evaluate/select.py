@@ -1,13 +1,20 @@
 """From rows to one line per (candidate, k), and the champion among them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distill.errors import UserError
 from distill.evaluate.acceptance import Cost, predicted_speedup
-from distill.evaluate.pooling import decode_seconds, over_prompts, ratio, same_units, speedup
+from distill.evaluate.pooling import (
+    decode_seconds,
+    over_prompts,
+    per_token,
+    ratio,
+    same_units,
+    speedup,
+)
 from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
-from distill.evaluate.statistics import Bootstrap, Interval
+from distill.evaluate.statistics import Bootstrap, Interval, Sums, paired_ratio
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,37 @@ def champion(table: Sequence[TableRow]) -> TableRow:
         (row for row in table if row.units == most),
         key=lambda row: (row.speedup.low, row.alpha.value),
     )
+
+
+def among_equals(
+    best: TableRow,
+    table: Sequence[TableRow],
+    rows: Sequence[Measurement],
+    held_out: Mapping[str, float],
+    bootstrap: Bootstrap,
+) -> TableRow:
+    """`best`, or the arm in its place whose draft agrees more with the target on held-out rows.
+
+    Only of those that decoded as much and are not surely slower, paired over the prompts: a few
+    prompts seldom tell neighbouring checkpoints apart, thousands of held-out tokens do.
+    held_out: teacher-forced alpha by candidate; without that of `best` decoding alone decides.
+    """
+    if best.candidate not in held_out:
+        return best
+    pace = _pace(rows, best.arm)
+    equals = [
+        row
+        for row in table
+        if row.units == best.units
+        and row.candidate in held_out
+        and paired_ratio(pace, _pace(rows, row.arm), bootstrap).high >= 1
+    ]
+    named = max(equals, key=lambda row: held_out[row.candidate]).candidate
+    return champion([row for row in equals if row.candidate == named])
+
+
+def _pace(rows: Sequence[Measurement], arm: Arm) -> Sums:
+    return per_token([row for row in rows if row.arm == arm], decode_seconds)
 
 
 def predict(alpha: float, k: int, cost: Cost) -> float:

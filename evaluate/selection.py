@@ -14,7 +14,7 @@ from statistics import fmean, median
 from distill.evaluate.pooling import ratio
 from distill.evaluate.racing import FIRST_ROUND, passes, race
 from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
-from distill.evaluate.select import champion, tabulate
+from distill.evaluate.select import among_equals, champion, tabulate
 from distill.evaluate.speed import round_ends
 from distill.evaluate.statistics import Bootstrap
 
@@ -53,16 +53,20 @@ class Choice:
 def choices(
     rows: Sequence[Measurement],
     ways: Sequence[Way],
+    held_out: Mapping[str, float],
     bootstrap: Bootstrap,
     orders: int,
     seed: int,
 ) -> list[Choice]:
-    """Play every way in `orders` orders. rows: of one load, each arm over each unit."""
+    """Play every way in `orders` orders. rows: of one load, each arm over each unit.
+
+    held_out: teacher-forced alpha by candidate, as `conclude` takes it.
+    """
     by_unit: dict[str, list[Measurement]] = {}
     for row in rows:
         by_unit.setdefault(row.unit, []).append(row)
     arms = list({row.arm: None for row in rows if row.arm != PLAIN_ARM})
-    best = champion(tabulate(rows, bootstrap)).arm
+    best = _named(rows, held_out, bootstrap)
     pace = {
         arm: ratio([row for row in rows if row.arm == arm], "decode_seconds", "committed")
         for arm in arms
@@ -70,7 +74,7 @@ def choices(
     shuffled = _orders(sorted(by_unit), orders, seed)
     found = []
     for way in ways:
-        played = [_play(by_unit, order, way, arms, bootstrap) for order in shuffled]
+        played = [_play(by_unit, order, way, arms, held_out, bootstrap) for order in shuffled]
         shares = [share for share, _ in played]
         named = [arm for _, arm in played]
         found.append(
@@ -92,6 +96,7 @@ def _play(
     order: Sequence[str],
     way: Way,
     arms: Sequence[Arm],
+    held_out: Mapping[str, float],
     bootstrap: Bootstrap,
 ) -> tuple[float, Arm]:
     """Share of the passes spent, and the arm that was named."""
@@ -103,7 +108,12 @@ def _play(
         seen += [row for n in order[start:stop] for row in by_unit[n] if row.arm in entered]
     spent, _ = passes(seen, decoded)
     whole, _ = passes([row for unit in order for row in by_unit[unit]], arms)
-    return way.screening + spent / whole, champion(tabulate(seen, bootstrap)).arm
+    return way.screening + spent / whole, _named(seen, held_out, bootstrap)
+
+
+def _named(rows: Sequence[Measurement], held_out: Mapping[str, float], bootstrap: Bootstrap) -> Arm:
+    table = tabulate(rows, bootstrap)
+    return among_equals(champion(table), table, rows, held_out, bootstrap).arm
 
 
 def _orders(units: list[str], count: int, seed: int) -> list[list[str]]:

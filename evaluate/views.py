@@ -77,7 +77,8 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
         "alpha: chance that the next drafted token is accepted, given the earlier ones were "
         "(analytic; accepted: counted). used: accepted of all drafted. c: one draft step, v: one "
         "pass over k+1 tokens, both in target steps. predicted: with v; v = 1: the paper's formula."
-        " efficiency: speedup / predicted. ★ highest lower bound of speedup."
+        " efficiency: speedup / predicted. ★ highest lower bound of speedup,"
+        " or its equal with more alpha on held-out rows."
     )
     if left := sum(row.units < most for row in table):
         view.caption += f" {left} of {len(table)} left the race before all prompts."

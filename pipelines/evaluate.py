@@ -86,7 +86,11 @@ def _judge(
 ) -> dict[str, Any]:
     rows, bar = read_rows(decoded.path / MEASUREMENTS), make_bar(cfg)
     grid = make_grid(cfg, shared_ids(cfg, candidates))
-    loads = [(load, conclude([row for row in rows if load.of(row)], bar)) for load in grid.loads()]
+    held_out = {name: one["alpha"] for name, one in decoded.counts["teachers"].items()}
+    loads = [
+        (load, conclude([row for row in rows if load.of(row)], bar, held_out))
+        for load in grid.loads()
+    ]
     outcome = Outcome(
         loads=loads,
         considered=[_considered(one, decoded.counts["teachers"]) for one in candidates],

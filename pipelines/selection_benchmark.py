@@ -49,9 +49,10 @@ def selection(cfg: DictConfig) -> Artifact:
     def produce(folder: Path, stage: Run) -> dict[str, Any]:
         found = json.loads((measured.path / FILE).read_text(encoding="utf-8"))
         rows = read_rows(measured.path / MEASUREMENTS)
-        ways = _ways(found, asked.max_candidates)
+        held_out = {one["name"]: one["alpha"] for one in found["candidates"]}
+        ways = _ways(held_out, asked.max_candidates, found["passes_share"] - 1.0)
         bootstrap = Bootstrap(asked.bootstrap, cfg.seed)
-        lines = choices(rows, ways, bootstrap, cfg.benchmark.orders, cfg.seed)
+        lines = choices(rows, ways, held_out, bootstrap, cfg.benchmark.orders, cfg.seed)
         table = selection_table(lines, f"{found['draft']} at k={found['num_draft_tokens']}")
         (folder / TABLE).write_text(as_text(table, 110), encoding="utf-8")
         write_json(folder / RESULTS, {"lines": [asdict(line) for line in lines], **settings})
@@ -61,18 +62,16 @@ def selection(cfg: DictConfig) -> Artifact:
     return run_stage(cfg, "benchmark", settings, [measured], produce)
 
 
-def _ways(found: dict[str, Any], most: int) -> list[Way]:
-    """Screening spends `screening` of the passes where no training measured its checkpoints."""
-    alphas = {one["name"]: one["alpha"] for one in found["candidates"]}
-    if len(alphas) <= most or None in alphas.values():
+def _ways(held_out: dict[str, Any], most: int, screening: float) -> list[Way]:
+    """screening: share of the passes that it took where no training measured its checkpoints."""
+    if len(held_out) <= most or None in held_out.values():
         raise UserError(
-            f"what=selection: {len(alphas)} candidates leave nothing to screen out: name more in "
+            f"what=selection: {len(held_out)} candidates leave nothing to screen out: name more in "
             "evaluate.candidates, or lower evaluate.max_candidates"
         )
-    everyone, few = list(alphas), choose(alphas, list(alphas), most)
-    spent = found["passes_share"] - 1.0
+    everyone, few = list(held_out), choose(held_out, list(held_out), most)
     return [
-        Way("screened", few, racing=False, screening=spent),
+        Way("screened", few, racing=False, screening=screening),
         Way("raced", everyone, racing=True),
-        Way("screened and raced", few, racing=True, screening=spent),
+        Way("screened and raced", few, racing=True, screening=screening),
     ]

@@ -6,7 +6,7 @@ import pytest
 
 from distill.errors import UserError
 from distill.evaluate.parts import Part
-from distill.evaluate.select import champion, tabulate
+from distill.evaluate.select import among_equals, champion, tabulate
 from distill.evaluate.statistics import Bootstrap, Interval
 from distill.evaluate.verdict import DO_NOT_SHIP, NOT_ENOUGH, SHIP, judge
 
@@ -50,6 +50,26 @@ def test_alpha_holds_over_k_while_utilisation_falls(simulated, k, tokens, used) 
 def test_order_of_prompts_changes_nothing(simulated) -> None:
     rows = simulated(20, 3, 0.6, 0.1)
     assert tabulate(rows, BOOTSTRAP) == tabulate(rows[::-1], BOOTSTRAP)
+
+
+def test_held_out_rows_decide_between_equals_only(measurement) -> None:
+    """Seconds for 60 tokens on two prompts: a and b trade places, c is slower on both."""
+    seconds = {"a": (1.0, 1.2), "b": (1.1, 1.15), "c": (3.0, 3.0)}
+    rows = [measurement(prompt, seconds=4.0) for prompt in "xy"]
+    for name, times in seconds.items():
+        pairs = zip("xy", times, strict=True)
+        rows += [measurement(prompt, name, 2, passes=30, seconds=one) for prompt, one in pairs]
+    table = tabulate(rows, BOOTSTRAP)
+    best = champion(table)
+    other = {"a": "b", "b": "a"}[best.candidate]
+
+    def named(**held_out: float) -> str:
+        return among_equals(best, table, rows, held_out, BOOTSTRAP).candidate
+
+    assert named(**{best.candidate: 0.4, other: 0.5, "c": 0.9}) == other
+    assert named(**{best.candidate: 0.5, other: 0.4, "c": 0.9}) == best.candidate
+    assert named(**{other: 0.5}) == best.candidate  # it cannot be compared
+    assert named() == best.candidate
 
 
 def test_champion_is_the_highest_lower_bound_then_alpha(simulated) -> None:

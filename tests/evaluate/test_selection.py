@@ -26,7 +26,7 @@ def test_shares_and_speed_kept_by_hand() -> None:
         Way("slow", ["slow"], False, screening=0.25),
         Way("both", ["slow", "fast"], False),
     )
-    slow, all_of_it = choices(rows, [only_slow, both], BOOTSTRAP, orders=4, seed=0)
+    slow, all_of_it = choices(rows, [only_slow, both], {}, BOOTSTRAP, orders=4, seed=0)
     # 60 + 40 of 60 + 40 + 20 passes and the screening; 3 s a prompt would have done, not 4.
     assert (
         slow.passes_share == slow.passes_low == slow.passes_high == pytest.approx(100 / 120 + 0.25)
@@ -42,11 +42,24 @@ def test_racing_spends_less_and_orders_differ(simulated) -> None:
             rows.setdefault((row.arm, row.unit), row)
     full = list(rows.values())
     assert Counter(row.candidate for row in full)[PLAIN] == 40
-    (raced,) = choices(full, [Way("raced", list(ALPHAS), True)], BOOTSTRAP, orders=6, seed=1)
+    (raced,) = choices(full, [Way("raced", list(ALPHAS), True)], {}, BOOTSTRAP, orders=6, seed=1)
     assert raced.same == 1.0
     assert raced.passes_low <= raced.passes_share <= raced.passes_high < 1.0
-    again = choices(full, [Way("raced", list(ALPHAS), True)], BOOTSTRAP, orders=6, seed=1)
+    again = choices(full, [Way("raced", list(ALPHAS), True)], {}, BOOTSTRAP, orders=6, seed=1)
     assert again == [raced]
     close = [Way("raced", ["fair", "good"], True)]  # some orders tell the two apart sooner
-    (raced,) = choices(full, close, BOOTSTRAP, orders=6, seed=1)
+    (raced,) = choices(full, close, {}, BOOTSTRAP, orders=6, seed=1)
     assert raced.passes_low < raced.passes_high
+
+
+def test_held_out_alpha_decides_between_equals_alike_in_every_way(simulated) -> None:
+    rows = {}
+    for seed, name in enumerate(("early", "late")):  # the same draft twice, but for luck
+        for row in simulated(30, 3, 0.6, 0.05, seed=seed, candidate=name):
+            rows.setdefault((row.arm, row.unit), row)
+    ways = [Way("raced", ["early", "late"], True), Way("late", ["late"], False)]
+    later = {"early": 0.4, "late": 0.5}
+    for found in choices(list(rows.values()), ways, later, BOOTSTRAP, orders=6, seed=0):
+        assert found.same == 1.0
+    (way,) = choices(list(rows.values()), ways[1:], {"early": 0.5, "late": 0.4}, BOOTSTRAP, 6, 0)
+    assert way.same == 0.0
