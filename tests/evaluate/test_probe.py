@@ -65,7 +65,7 @@ def test_costs_by_hand_from_the_times_of_the_steps(monkeypatch) -> None:
     assert (one.target_seconds, one.draft_seconds) == (1.0, pytest.approx(0.2))
     assert one.break_even is not None
     assert one.break_even.alpha == pytest.approx(0.3)
-    text = as_text(prospects_table([one]), 170)
+    text = as_text(prospects_table([one], [0.5, 0.6, 0.7, 0.8, 0.9]), 170)
     for shown in (
         "1000.0",
         "200.00",

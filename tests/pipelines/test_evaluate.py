@@ -265,7 +265,7 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
     ],
 )
 def test_no_prompt_left(evaluated, tmp_path, capsys, monkeypatch, arguments, remedy):
-    monkeypatch.setattr("distill.pipelines.evaluate.load_configured_target", None)  # too late
+    monkeypatch.setattr("distill.pipelines.measurements.load_configured_target", None)  # too late
     path = tmp_path / "few.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in CASES[1:4]))
     with pytest.raises(SystemExit):

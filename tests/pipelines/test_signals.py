@@ -103,7 +103,7 @@ def test_a_cached_signal_belongs_to_its_target_tokenizer_and_template(distill, m
     monkeypatch.setattr(cache, "run_stage", lambda _, stage, settings, *rest: made.append(settings))
     distill("pipeline=cache", "signal=hidden")
     distill("pipeline=cache", "signal=hidden", "target.dtype=bfloat16")
-    for name in ("weights_sha256", "tokenizer_sha256", "template_sha256"):
+    for name in ("sha256", "tokenizer_sha256", "template_sha256"):
         other = replace(inputs.target_identity, name)
         monkeypatch.setattr(cache, "target_identity", other)
         distill("pipeline=cache", "signal=hidden")
