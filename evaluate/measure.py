@@ -14,7 +14,7 @@ from distill.evaluate.load import Load
 from distill.evaluate.parts import Part, parts
 from distill.evaluate.racing import FIRST_ROUND, race
 from distill.evaluate.records import PLAIN, Arm, Measurement, Prompt
-from distill.evaluate.select import TableRow, among_equals, champion, tabulate
+from distill.evaluate.select import TableRow, champion, tabulate
 from distill.evaluate.speed import Bench, Progress, measure
 from distill.evaluate.statistics import Bootstrap
 from distill.evaluate.verdict import Verdict, judge
@@ -137,10 +137,10 @@ def conclude(
 ) -> Evaluation:
     """Pool rows of one load, however they were gathered, choose and judge.
 
-    held_out: teacher-forced alpha by candidate, which decides between equals (`among_equals`).
+    held_out: teacher-forced alpha by candidate, which decides between equals (`champion`).
     """
     table = tabulate(rows, bar.bootstrap)
-    best = among_equals(champion(table), table, rows, held_out, bar.bootstrap)
+    best = champion(table, rows, held_out, bar.bootstrap)
     domains = parts(rows, best.arm, lambda row: row.domain, bar.bootstrap)
     domains.sort(key=lambda part: part.name)
     buckets = parts(rows, best.arm, lambda row: row.bucket, bar.bootstrap)

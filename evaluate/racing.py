@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from distill.evaluate.pooling import decode_seconds, per_token
 from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
-from distill.evaluate.select import champion, tabulate
+from distill.evaluate.select import fastest, tabulate
 from distill.evaluate.speed import Entrants
 from distill.evaluate.statistics import Bootstrap, paired_ratio
 
@@ -26,7 +26,7 @@ def race(arms: Sequence[Arm], bootstrap: Bootstrap) -> Entrants:
         by_arm = _by_arm(rows)
         everywhere = _units(by_arm[PLAIN_ARM])
         left = [arm for arm in arms if _units(by_arm.get(arm, [])) == everywhere]
-        leader = champion(
+        leader = fastest(
             tabulate([row for arm in (PLAIN_ARM, *left) for row in by_arm[arm]], bootstrap)
         ).arm
         pace = per_token(by_arm[leader], decode_seconds)

@@ -65,7 +65,7 @@ def tabulate(rows: Sequence[Measurement], bootstrap: Bootstrap) -> list[TableRow
     return [_line(by_arm[arm], plain, bootstrap) for arm in sorted(by_arm, key=_by_name)]
 
 
-def champion(table: Sequence[TableRow]) -> TableRow:
+def fastest(table: Sequence[TableRow]) -> TableRow:
     """Highest lower bound of speedup; between equals the higher alpha.
 
     Only of those that decoded everything: one that left a race early may have been lucky.
@@ -79,19 +79,19 @@ def champion(table: Sequence[TableRow]) -> TableRow:
     )
 
 
-def among_equals(
-    best: TableRow,
+def champion(
     table: Sequence[TableRow],
     rows: Sequence[Measurement],
     held_out: Mapping[str, float],
     bootstrap: Bootstrap,
 ) -> TableRow:
-    """`best`, or the arm in its place whose draft agrees more with the target on held-out rows.
+    """The fastest, or in its place the arm whose draft agrees more on held-out rows.
 
     Only of those that decoded as much and are not surely slower, paired over the prompts: a few
     prompts seldom tell neighbouring checkpoints apart, thousands of held-out tokens do.
-    held_out: teacher-forced alpha by candidate; without that of `best` decoding alone decides.
+    held_out: teacher-forced alpha by candidate; without that of the fastest decoding alone decides.
     """
+    best = fastest(table)
     if best.candidate not in held_out:
         return best
     pace = _pace(rows, best.arm)
@@ -103,7 +103,7 @@ def among_equals(
         and paired_ratio(pace, _pace(rows, row.arm), bootstrap).high >= 1
     ]
     named = max(equals, key=lambda row: held_out[row.candidate]).candidate
-    return champion([row for row in equals if row.candidate == named])
+    return fastest([row for row in equals if row.candidate == named])
 
 
 def _pace(rows: Sequence[Measurement], arm: Arm) -> Sums:

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from distill.evaluate.pooling import ratio
 from distill.evaluate.racing import FIRST_ROUND, passes, race
 from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
-from distill.evaluate.select import among_equals, champion, tabulate
+from distill.evaluate.select import champion, tabulate
 from distill.evaluate.speed import round_ends
 from distill.evaluate.statistics import Bootstrap
 
@@ -112,8 +112,7 @@ def _play(
 
 
 def _named(rows: Sequence[Measurement], held_out: Mapping[str, float], bootstrap: Bootstrap) -> Arm:
-    table = tabulate(rows, bootstrap)
-    return among_equals(champion(table), table, rows, held_out, bootstrap).arm
+    return champion(tabulate(rows, bootstrap), rows, held_out, bootstrap).arm
 
 
 def _orders(units: list[str], count: int, seed: int) -> list[list[str]]:

@@ -57,6 +57,7 @@ def check_everything(cfg: DictConfig) -> None:
         if (reference := reference_folder(cfg)) is not None:
             shared_vocabulary(target_folder(cfg), reference)
         _check_on_policy(cfg, live=isinstance(codec, Live))
+    _check_continued(cfg)
     rows = {name: cfg.data[name] for name in ROWS if cfg.data[name] is not None}
     check_at_least(0, "data", rows)
     source = hydra.utils.instantiate(cfg.data.source)
@@ -77,6 +78,17 @@ def _check_force(cfg: DictConfig) -> None:
         raise UserError(
             f"force=true with {number} processes: the others would go on with what the first one "
             f"deletes; delete the stage's folder in {output_root(cfg) / 'artifacts'} instead"
+        )
+
+
+def _check_continued(cfg: DictConfig) -> None:
+    share = cfg.data.continued
+    if not 0.0 <= share <= 1.0:
+        raise UserError(f"data.continued is {share}; use a share of the windows, 0 to 1")
+    if share and not cfg.generate.enabled:
+        raise UserError(
+            "data.continued: nobody writes the text on; set generate.enabled=true, or "
+            "data.continued=0"
         )
 
 

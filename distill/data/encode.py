@@ -60,8 +60,6 @@ class Encoder:
                 f"data.prompt_tokens={self.data.prompt_tokens} must be at least {MIN_WINDOW} and "
                 f"below data.max_length={self.data.max_length}."
             )
-        if not 0.0 <= self.data.continued <= 1.0:
-            raise UserError(f"data.continued is {self.data.continued}; use a share, 0 to 1")
 
     def examples(self, row: Row) -> Iterator[Example]:
         """The examples of a row, lazily: held-out documents are tokenized one window at a time."""

@@ -158,5 +158,3 @@ def test_a_share_of_raw_text_is_left_for_the_target_to_continue(make_tokenizer, 
     assert after["train"]["id"] == before["train"]["id"]
     assert set(after["validation"]["prompt_length"]) == {20}
     assert after["evaluation"].to_list() == before["evaluation"].to_list()
-    with pytest.raises(UserError, match=r"data\.continued is 1\.5"):
-        build_corpus(library, make_tokenizer(), data(continued=1.5), TARGET, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from distill.evaluate.racing import FIRST_ROUND, passes, race
 from distill.evaluate.records import PLAIN, PLAIN_ARM, Arm
 from distill.evaluate.screening import choose
-from distill.evaluate.select import champion, tabulate
+from distill.evaluate.select import fastest, tabulate
 from distill.evaluate.speed import round_ends
 from distill.evaluate.statistics import Bootstrap
 
@@ -48,7 +48,7 @@ def full(simulated):
 
 def test_same_champion_for_fewer_passes(full) -> None:
     rows, left = run_race(full, ARMS)
-    assert champion(tabulate(rows, BOOTSTRAP)).arm == champion(tabulate(full, BOOTSTRAP)).arm
+    assert fastest(tabulate(rows, BOOTSTRAP)).arm == fastest(tabulate(full, BOOTSTRAP)).arm
     assert Arm("good", 3) in left
     assert {Arm("poor", 3), Arm("bad", 3)}.isdisjoint(left)
     assert share(rows, ARMS) < 0.75
@@ -62,10 +62,10 @@ def test_a_screened_race_of_eight_checkpoints_costs_a_third_and_names_the_same(s
     }
     arms = [Arm(name, k) for name in alphas for k in (1, 2, 3, 4)]
     full = gather(simulated, alphas, (1, 2, 3, 4), prompts=48)
-    best = champion(tabulate(full, BOOTSTRAP)).arm
+    best = fastest(tabulate(full, BOOTSTRAP)).arm
 
     raced, left = run_race(full, arms)
-    assert champion(tabulate(raced, BOOTSTRAP)).arm == best
+    assert fastest(tabulate(raced, BOOTSTRAP)).arm == best
     assert share(raced, arms) <= 1 / 3
 
     chosen = set(choose(alphas, list(alphas), 3))
@@ -73,7 +73,7 @@ def test_a_screened_race_of_eight_checkpoints_costs_a_third_and_names_the_same(s
         [row for row in full if row.candidate in {PLAIN, *chosen}],
         [arm for arm in arms if arm.candidate in chosen],
     )
-    assert champion(tabulate(screened, BOOTSTRAP)).arm == best
+    assert fastest(tabulate(screened, BOOTSTRAP)).arm == best
     assert share(screened, arms) < share(raced, arms)
     assert len(left) < len(arms) / 2
 
@@ -89,10 +89,10 @@ def test_passes_by_hand(measurement) -> None:
     assert passes(rows, [Arm("b", 2), Arm("c", 2)]) == (190, 120 + 40 + (50 + 40) / 2)
 
 
-def test_who_left_the_race_is_no_champion(simulated) -> None:
+def test_who_left_the_race_is_no_fastest(simulated) -> None:
     rows = gather(simulated, {"steady": 0.6, "lucky": 0.9}, prompts=20)
     early = [row for row in rows if row.candidate != "lucky" or row.unit < "p005"]
-    assert champion(tabulate(early, BOOTSTRAP)).candidate == "steady"
+    assert fastest(tabulate(early, BOOTSTRAP)).candidate == "steady"
 
 
 def test_everybody_starts(full) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from distill.errors import UserError
 from distill.evaluate.parts import Part
-from distill.evaluate.select import among_equals, champion, tabulate
+from distill.evaluate.select import champion, fastest, tabulate
 from distill.evaluate.statistics import Bootstrap, Interval
 from distill.evaluate.verdict import DO_NOT_SHIP, NOT_ENOUGH, SHIP, judge
 
@@ -60,11 +60,11 @@ def test_held_out_rows_decide_between_equals_only(measurement) -> None:
         pairs = zip("xy", times, strict=True)
         rows += [measurement(prompt, name, 2, passes=30, seconds=one) for prompt, one in pairs]
     table = tabulate(rows, BOOTSTRAP)
-    best = champion(table)
+    best = fastest(table)
     other = {"a": "b", "b": "a"}[best.candidate]
 
     def named(**held_out: float) -> str:
-        return among_equals(best, table, rows, held_out, BOOTSTRAP).candidate
+        return champion(table, rows, held_out, BOOTSTRAP).candidate
 
     assert named(**{best.candidate: 0.4, other: 0.5, "c": 0.9}) == other
     assert named(**{best.candidate: 0.5, other: 0.4, "c": 0.9}) == best.candidate
@@ -72,13 +72,13 @@ def test_held_out_rows_decide_between_equals_only(measurement) -> None:
     assert named() == best.candidate
 
 
-def test_champion_is_the_highest_lower_bound_then_alpha(simulated) -> None:
+def test_fastest_is_the_highest_lower_bound_then_alpha(simulated) -> None:
     (line,) = tabulate(simulated(10, 2, 0.6, 0.1), BOOTSTRAP)
     sure = replace(line, candidate="sure", speedup=Interval(1.2, 1.15, 1.25))
     lucky = replace(line, candidate="lucky", speedup=Interval(1.4, 1.0, 1.8))
     better = replace(sure, candidate="better", alpha=Interval(0.9, 0.8, 1.0))
-    assert champion([lucky, sure]).candidate == "sure"
-    assert champion([sure, better, lucky]).candidate == "better"
+    assert fastest([lucky, sure]).candidate == "sure"
+    assert fastest([sure, better, lucky]).candidate == "better"
 
 
 def test_verdicts(simulated) -> None:
@@ -148,4 +148,4 @@ def test_what_cannot_be_tabulated(simulated) -> None:
     with pytest.raises(UserError, match="one sampling setting"):
         tabulate([*rows, replace(rows[0], sampling="greedy")], BOOTSTRAP)
     with pytest.raises(UserError, match="no candidate"):
-        champion([])
+        fastest([])

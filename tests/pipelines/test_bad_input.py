@@ -115,6 +115,8 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["signal=hidden", "data.on_policy=0.5"], "signal=live"),
         (["data.packing=true", "data.on_policy=0.5"], "data.packing=false"),
         (["data.on_policy=1.5"], "0 to 1"),
+        (["data.continued=1.5"], "share of the windows"),
+        (["data.continued=0.5", "generate.enabled=false"], "generate.enabled=true"),
         (["data.on_policy_by=target"], "draft, pair"),
         (["objective.weighting=learnable"], "objective.reference"),
         (["objective.keep=0"], "objective.keep"),
