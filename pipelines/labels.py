@@ -1,6 +1,7 @@
 """Names of trainings that are measured side by side: the settings in which they differ."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 
 from distill.artifacts import MANIFEST
 
+FOREIGN = re.compile(r"[^\w\-./: ]")
 COMMON = "base"
 """A training without a difference to the most common settings."""
 
 
 def labels(runs: Iterable[Path]) -> dict[Path, str]:
-    """`setting=value,…` of each training folder, of what is not as in most of them.
+    """`setting:value …` of each training folder, of what is not as in most of them.
+
+    Only of characters that MLflow takes in the name of a metric.
 
     Where two would be called the same, or a folder has no manifest, it is the folder's own name.
     """
@@ -33,7 +37,7 @@ def _settings(run: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     manifest = json.loads(path.read_text(encoding="utf-8"))
-    inputs = {f"{stage} of": digest[:12] for stage, digest in manifest["inputs"].items()}
+    inputs = {stage: digest[:12] for stage, digest in manifest["inputs"].items()}
     return dict(_flat("", manifest["settings"])) | inputs
 
 
@@ -51,5 +55,5 @@ def _usual(name: str, settings: Iterable[Mapping[str, str]]) -> str | None:
 
 
 def _label(settings: Mapping[str, str], usual: Mapping[str, str | None]) -> str:
-    different = [f"{name}={value}" for name, value in settings.items() if usual[name] != value]
-    return ",".join(different) or COMMON
+    different = [f"{name}:{value}" for name, value in settings.items() if usual[name] != value]
+    return FOREIGN.sub("_", " ".join(different)) or COMMON

@@ -26,10 +26,17 @@ def test_names_are_the_settings_that_are_not_as_in_most(tmp_path) -> None:
     runs.append(tmp_path / "elsewhere")
     assert list(labels([*runs, runs[0]]).values()) == [
         "a",  # like e in everything
-        "seed=1",
-        "seed=1,draft.init=svd,draft.layers=3",
-        "prepare of=111111111111",
+        "seed:1",
+        "seed:1 draft.init:svd draft.layers:3",
+        "prepare:111111111111",
         "e",
         "elsewhere",
     ]
     assert labels(runs[:1]) == {runs[0]: "base"}
+
+
+def test_a_label_can_name_a_metric(tmp_path) -> None:
+    common = {"betas": [0.9, 0.95], "path": "a"}
+    runs = [training(tmp_path / name, common) for name in "ab"]
+    runs.append(training(tmp_path / "c", {"betas": [0.9, 0.99], "path": "x=1,y"}))
+    assert labels(runs)[runs[2]] == "betas:_0.9_ 0.99_ path:x_1_y"
