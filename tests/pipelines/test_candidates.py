@@ -1,5 +1,6 @@
 """What candidates are called, apart from any model."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,3 +18,15 @@ def test_checkpoints_of_two_runs_that_are_called_alike_bear_their_runs_names():
 def test_one_draft_twice_is_refused():
     with pytest.raises(UserError, match="two drafts are called a/d"):
         _names([Path("a/d"), Path("a/d")])
+
+
+def test_checkpoints_of_two_trainings_are_measured_side_by_side(distill, tmp_path):
+    """More than two: they are also read teacher-forced, and their names become names of metrics."""
+    for seed in (0, 1):
+        distill("pipeline=train", f"seed={seed}")
+    trainings = tmp_path / "outputs" / "artifacts" / "train"
+    distill("pipeline=evaluate", f"evaluate.candidates=[{trainings}]", "evaluate.max_candidates=4")
+    (path,) = (tmp_path / "outputs" / "artifacts" / "evaluate").glob("*/evaluation.json")
+    names = [one["name"] for one in json.loads(path.read_text())["candidates"]]
+    assert len({*names}) == 4
+    assert len({name.split("/")[0] for name in names}) == 2
