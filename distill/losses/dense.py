@@ -13,12 +13,12 @@ from distill.losses.chunked import BLOCK_ROWS, empty_logits, padded_rows
 from distill.losses.divergence import forward_kl
 from distill.losses.head import Head
 from distill.losses.kernels import (
+    CLOSED_FORMS,
     Divergence,
     ForwardKLKernel,
     Kernel,
     Scores,
     autograd_kernel,
-    forward_kl_kernel,
 )
 
 
@@ -68,6 +68,5 @@ def _kernel(loss: TokenLoss, rows: int, logits: Tensor) -> Kernel:
 @functools.cache
 def _compiled_kernel(divergence: Divergence) -> Kernel:
     compiler = cast(Any, torch).compile  # untyped upstream
-    closed = divergence is forward_kl
-    kernel = forward_kl_kernel if closed else autograd_kernel(divergence)
+    kernel = CLOSED_FORMS.get(divergence) or autograd_kernel(divergence)
     return compiler(kernel, dynamic=False)

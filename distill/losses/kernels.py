@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from distill.losses.acceptance import alpha
+from distill.losses.acceptance import acceptance, alpha
 from distill.losses.divergence import forward_kl
 
 Divergence = Callable[..., Tensor]
@@ -85,6 +85,41 @@ def forward_kl_kernel(
     return Scores(values.clamp_min(0.0), overlap, agree)
 
 
+def acceptance_kernel(
+    student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
+) -> Scores:
+    """``acceptance`` in closed form: the gradient of −log Σ min(p, q) is (q·Σu − u)/Σ min(p, q).
+
+    u is min(p, q) where that is the draft's, else 0.
+    """
+    s, t = wide(student), wide(teacher)
+    s_max, t_max = s.amax(-1, keepdim=True), t.amax(-1, keepdim=True)
+    agree = ((s + t).amax(-1) == (s_max + t_max).squeeze(-1)).float()
+    s, t = s - s_max, t - t_max
+    overlap = _overlap(s, t)[0].exp()
+    if temperature != 1.0:
+        s, t = s / temperature, t / temperature
+    log_overlap, gradient = _overlap(s, t)
+    student.copy_(gradient / temperature)
+    return Scores(-log_overlap, overlap.clamp_max(1.0), agree)
+
+
+def _overlap(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Of logits [R, V] with maximum 0: log Σ min(p, q), [R], and its negative's gradient by s.
+
+    Scaled by a bound of the largest min(p, q), so that it stays finite where p and q underflow.
+    """
+    q, p = s.exp(), t.exp()
+    q_total, p_total = q.sum(-1, keepdim=True), p.sum(-1, keepdim=True)
+    scale = torch.minimum(s, t).amax(-1, keepdim=True)
+    log_q, log_p = s - q_total.log(), t - p_total.log()
+    w = (torch.minimum(log_q, log_p) - scale).exp()
+    of_draft = torch.where(log_q <= log_p, w, 0.0)
+    total, draft_total = w.sum(-1, keepdim=True), of_draft.sum(-1, keepdim=True)
+    gradient = q * (draft_total / (q_total * total)) - of_draft * (1.0 / total)
+    return (total.log() + scale).squeeze(-1).clamp_max(0.0), gradient
+
+
 def _normalised(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax of logits [R, V] whose maximum is 0, and the sum of their exponentials [R, 1]."""
     weights = logits.exp()
@@ -92,8 +127,15 @@ def _normalised(logits: Tensor) -> tuple[Tensor, Tensor]:
     return weights / total, total
 
 
+CLOSED_FORMS: dict[Divergence, Kernel] = {
+    forward_kl: forward_kl_kernel,
+    acceptance: acceptance_kernel,
+}
+"""What torch.compile makes of fewer passes over a row than of the definition's derivative."""
+
+
 class ForwardKLKernel:
-    """The same without a compiler, in buffers used again."""
+    """``forward_kl`` without a compiler, in buffers used again."""
 
     def __init__(self, rows: int, vocabulary_size: int, dtype: torch.dtype):
         accurate = torch.promote_types(dtype, torch.float32)

@@ -5,6 +5,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.losses.head import Head
+from distill.teacher.blocks import compile_blocks
 from distill.teacher.head import check_head, head_of
 from distill.teacher.hidden import last_hidden
 from distill.teacher.signals import HiddenSignal
@@ -21,6 +22,7 @@ class LiveTeacher:
         check_head(target)
         self._target = target.eval().requires_grad_(False)
         self._vocabulary_size = vocabulary_size or head_of(target).weight.shape[0]
+        compile_blocks(target, self._vocabulary_size)
         self._head = head_of(target).sliced(self._vocabulary_size)
 
     @property

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from distill.data.sources.splits import stable_hash
 from distill.speculative import ModelDrafter, Sampling, decode
+from distill.teacher.blocks import eagerly
 
 WRITERS = ("draft", "pair")
 Batch = dict[str, Tensor]
@@ -41,7 +42,7 @@ class OnPolicy:
         run that was stopped goes on the same, on any rank.
         """
         device_type = draft.device.type
-        with torch.autocast(device_type, enabled=False):
+        with torch.autocast(device_type, enabled=False), eagerly():
             return [self._batch(draft, batch, number) for batch in window]
 
     def _batch(self, draft: PreTrainedModel, batch: Batch, number: int) -> Batch:

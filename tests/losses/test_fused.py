@@ -1,5 +1,6 @@
 """The fused loss equals the plain one, for every divergence, head and dtype."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +23,7 @@ from distill.losses import (
     total_variation,
 )
 from distill.losses.chunked import BLOCK_ROWS
-from distill.losses.kernels import autograd_kernel, forward_kl_kernel
+from distill.losses.kernels import CLOSED_FORMS, acceptance_kernel, autograd_kernel
 
 T, V, PADDED_V, STUDENT_WIDTH, TEACHER_WIDTH = 41, 30, 37, 5, 8
 ALL = [forward_kl, reverse_kl, jsd, total_variation, acceptance, lk]
@@ -271,17 +272,30 @@ def test_compiled_equals_eager(divergence, temperature) -> None:
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
-def test_closed_form_equals_the_definition_with_tokens_that_cannot_be() -> None:
+@pytest.mark.parametrize("divergence", CLOSED_FORMS)
+def test_closed_form_equals_the_definition_with_tokens_that_cannot_be(divergence) -> None:
     torch.manual_seed(0)
     student, teacher = torch.randn(2, 4, 9, dtype=torch.float64)
     teacher[0, 3] = -torch.inf
     student[1, 2] = teacher[1, 2] = -torch.inf
     for temperature in (1.0, 0.5):
         gradient = student.clone()
-        found = forward_kl_kernel(gradient, teacher, temperature, None)
-        expected = autograd_kernel(forward_kl)
+        found = CLOSED_FORMS[divergence](gradient, teacher, temperature, None)
         other = student.clone()
-        wanted = expected(other, teacher, temperature, None)
+        wanted = autograd_kernel(divergence)(other, teacher, temperature, None)
         for one, two in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, two, check_dtype=False)
         torch.testing.assert_close(gradient, other)
+
+
+def test_closed_form_of_acceptance_at_opposite_logits_of_60_at_a_low_temperature() -> None:
+    student = torch.tensor([[60.0, -60.0, -60.0], [60.0, 0.0, -60.0]])
+    teacher = torch.tensor([[-60.0, 60.0, 0.0], [-60.0, 30.0, 60.0]])
+    gradient = student.clone()
+    found = acceptance_kernel(gradient, teacher, 0.05, None)
+    # Logits ±1200: min(p, q) is e^-2400 on all tokens of the first row, and e^-1200 on the middle
+    # one of the second, beside which the others are nothing.
+    assert found.values.tolist() == pytest.approx([2400.0 - math.log(3), 1200.0])
+    # The smaller is the draft's on the last two tokens: (q·2 − u)/3; on the middle one: q − u.
+    assert gradient[0].tolist() == pytest.approx([x / 0.05 for x in (2 / 3, -1 / 3, -1 / 3)])
+    assert gradient[1].tolist() == pytest.approx([x / 0.05 for x in (1.0, -1.0, 0.0)])

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from distill.speculative import Drafter, ModelDrafter, Output, decode
 from distill.speculative.prediction import Cost, predicted_speedup
 from distill.speculative.stats import Stats
+from distill.teacher.blocks import eagerly
 from distill.training.callbacks.measuring import Measuring
 from distill.training.module import DistillModule
 from distill.training.sharding import whole_draft
@@ -87,15 +88,16 @@ class Decoding(Measuring):
     def _decode(
         self, prompt: Sequence[int], drafter: Drafter | None, most: int | None = None
     ) -> Output:
-        return decode(
-            self._target,
-            [prompt],
-            drafter=drafter,
-            num_draft_tokens=self._k if drafter else 0,
-            max_new_tokens=most or self._max_new_tokens,
-            eos_token_ids=self._eos_token_ids,
-            vocabulary_size=self._vocabulary_size,
-        )
+        with eagerly():
+            return decode(
+                self._target,
+                [prompt],
+                drafter=drafter,
+                num_draft_tokens=self._k if drafter else 0,
+                max_new_tokens=most or self._max_new_tokens,
+                eos_token_ids=self._eos_token_ids,
+                vocabulary_size=self._vocabulary_size,
+            )
 
 
 def _numbers(plain: list[Output], drafted: list[Output], k: int) -> dict[str, float]:
