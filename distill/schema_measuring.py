@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from omegaconf import MISSING
+
 
 @dataclass
 class SamplingConfig:
@@ -63,10 +65,20 @@ class CertifyConfig:
 
 
 @dataclass
+class HeadShapes:
+    """Of a pair whose loss is timed: ids, and what draft and target give their heads."""
+
+    vocabulary_size: int = MISSING
+    width: int = MISSING
+    target_width: int = MISSING
+
+
+@dataclass
 class BenchmarkConfig:
     """`what=decoding`: this engine against transformers' `generate`, greedy, no end token.
 
-    `what=training`: this trainer against TRL's GKD trainer, and the loss against its products.
+    `what=training`: this trainer against TRL's GKD trainer.
+    `what=loss`: each divergence of the fused loss against its matrix products.
     `what=selection`: screening and racing against decoding every candidate.
     """
 
@@ -82,6 +94,8 @@ class BenchmarkConfig:
     """`what=selection`: orders of the prompts in which a choice is played again."""
     signals: list[str] = field(default_factory=lambda: ["hidden", "top_k", "sampled"])
     """`what=training`: cached signals that are trained from too, beside the live target."""
+    heads: list[HeadShapes] = field(default_factory=lambda: [])
+    """`what=loss`: pairs of other sizes than this one; none: this one."""
     trl_python: str | None = None
     """An interpreter of an environment that has TRL; null: that arm is left out."""
 

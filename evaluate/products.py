@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distill.losses import Head, fused_linear_loss
-from distill.losses.compiler import worth_compiling
+from distill.losses.kernels import Divergence
 
 
 @dataclass(frozen=True)
@@ -26,23 +26,49 @@ class Shapes:
     compute: torch.dtype
 
 
-def share_of_products(shapes: Shapes, repetitions: int) -> list[float]:
-    """Seconds of the products over seconds of the loss with its gradients, run next to each other.
+@dataclass(frozen=True)
+class LossTimes:
+    """Seconds of each pass; those at one place were measured next to each other."""
 
-    One number for each of 2 · repetitions pairs, in A B B A order; 1 would be free of cost.
+    products: list[float]
+    loss: list[float]
+
+    @property
+    def shares(self) -> list[float]:
+        """Of the loss's time, what its products take alone; 1 would be free of cost."""
+        return [ours / whole for ours, whole in zip(self.products, self.loss, strict=True)]
+
+
+@dataclass(frozen=True)
+class LossLine:
+    """One line of the table: what was timed, by the names a reader knows, and the times."""
+
+    divergence: str
+    shapes: Shapes
+    times: LossTimes
+
+    @property
+    def compute(self) -> str:
+        return str(self.shapes.compute).removeprefix("torch.")
+
+
+def time_loss(
+    shapes: Shapes, divergence: Divergence, compiled: bool, repetitions: int
+) -> LossTimes:
+    """The products alone and the loss with its gradients, 2 · repetitions times in A B B A order.
+
+    compiled: as in ``fused_linear_loss``.
     """
-    arms = (_products(shapes), _loss(shapes))
+    arms = (_products(shapes), _loss(shapes, divergence, compiled))
     for arm in arms:
         arm()
-    found = []
+    found: tuple[list[float], list[float]] = ([], [])
     for turn in range(2 * repetitions):
-        seconds: dict[int, float] = {}
         for number in (0, 1) if turn % 2 == 0 else (1, 0):
             start = time.perf_counter()
             arms[number]()
-            seconds[number] = time.perf_counter() - start
-        found.append(seconds[0] / seconds[1])
-    return found
+            found[number].append(time.perf_counter() - start)
+    return LossTimes(*found)
 
 
 def _tensors(shapes: Shapes) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -53,7 +79,7 @@ def _tensors(shapes: Shapes) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return states, weight, torch.randn(T, D), torch.randn(V, D) / D**0.5
 
 
-def _loss(shapes: Shapes) -> Callable[[], None]:
+def _loss(shapes: Shapes, divergence: Divergence, compiled: bool) -> Callable[[], None]:
     states, weight, target_states, target_weight = _tensors(shapes)
     states.requires_grad_()
     weight.requires_grad_()
@@ -65,9 +91,10 @@ def _loss(shapes: Shapes) -> Callable[[], None]:
             weight,
             target_states.to(shapes.compute),
             teacher,
+            divergence=divergence,
             chunk_size=shapes.chunk_size,
             compute_dtype=shapes.compute,
-            compiled=worth_compiling(states.device, shapes.vocabulary_size),
+            compiled=compiled,
         )
         loss.backward()
         states.grad = weight.grad = None

@@ -11,6 +11,7 @@ from rich.table import Table
 from distill.evaluate.benchmark import Line, Rate
 from distill.evaluate.codecs import Fidelity
 from distill.evaluate.probe import Prospect
+from distill.evaluate.products import LossLine
 from distill.evaluate.selection import Choice
 
 
@@ -137,15 +138,33 @@ def training_table(found: Mapping[str, Any]) -> Table:
             f"{median(peaks[name]):.0f} ({min(peaks[name]):.0f}–{max(peaks[name]):.0f})",
             f"{median(peaks[name]) / median(peaks['live']):.2f}×",
         )
-    shares = found["shares_of_products"]
-    view.caption = (
-        f"Matrix products alone take {median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f}) of "
-        "the fused loss's time with its gradients. "
-    )
     if found["same_update"] is None:
-        view.caption += "benchmark.trl_python is null: TRL's arm was left out."
+        view.caption = "benchmark.trl_python is null: TRL's arm was left out."
     else:
-        view.caption += f"The arms' updates of the draft have cosine {found['same_update']:.4f}."
+        view.caption = f"The arms' updates of the draft have cosine {found['same_update']:.4f}."
+    return view
+
+
+def loss_table(lines: Sequence[LossLine]) -> Table:
+    """One line per divergence, dtype and pair of heads."""
+    view = Table(title="Fused loss with its gradients: median (lowest to highest)")
+    for heading in ("ids", "draft", "target", "products in", "divergence", "tokens/s", "share"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        shapes, shares = line.shapes, line.times.shares
+        view.add_row(
+            str(shapes.vocabulary_size),
+            str(shapes.width),
+            str(shapes.target_width),
+            line.compute,
+            line.divergence,
+            f"{shapes.tokens / median(line.times.loss):.0f}",
+            f"{median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f})",
+        )
+    view.caption = (
+        "draft, target: widths of their heads. share: time of the matrix products alone over the "
+        "loss's, runs next to each other; 1 would be a loss that costs nothing besides."
+    )
     return view
 
 

@@ -13,7 +13,12 @@ from distill.artifacts import Artifact, write_json
 from distill.errors import UserError
 from distill.evaluate.benchmark import Contest, benchmark
 from distill.evaluate.tables import as_text, decoding_table
-from distill.pipelines import prepare, selection_benchmark, training_benchmark
+from distill.pipelines import (
+    loss_benchmark,
+    prepare,
+    selection_benchmark,
+    training_benchmark,
+)
 from distill.pipelines.inputs import check_at_least, machine, plain
 from distill.pipelines.pair import find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
@@ -28,7 +33,8 @@ SIZES = ("num_draft_tokens", "batch_sizes", "max_new_tokens", "repetitions")
 def run(cfg: DictConfig) -> Artifact:
     """`what=decoding`: plain and speculative decoding here and in transformers.
 
-    `what=training`: training here and in TRL, and the fused loss beside its matrix products.
+    `what=training`: training here and in TRL.
+    `what=loss`: the fused loss beside its matrix products alone.
     `what=selection`: screening and racing beside decoding every candidate.
 
     Raises:
@@ -37,6 +43,7 @@ def run(cfg: DictConfig) -> Artifact:
     benchmarks = {
         "decoding": _decoding,
         "training": training_benchmark.training,
+        "loss": loss_benchmark.loss,
         "selection": selection_benchmark.selection,
     }
     if cfg.what not in benchmarks:

@@ -1,11 +1,10 @@
 """`pipeline=benchmark what=training`: this trainer beside TRL's, on this configuration's models."""
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
 import torch
@@ -14,7 +13,6 @@ from omegaconf import DictConfig
 from distill.artifacts import Artifact, write_json
 from distill.data.corpus import FEATURES, load_corpus
 from distill.errors import UserError
-from distill.evaluate.products import Shapes, share_of_products
 from distill.evaluate.tables import as_text, training_table
 from distill.evaluate.training_speed import TrainingJob, here, race, same_update, trl
 from distill.models.draft import save_draft
@@ -31,23 +29,17 @@ from distill.pipelines.stage import run_stage
 from distill.pipelines.train import make_draft
 from distill.teacher.cache import cache_signals
 from distill.teacher.codecs import CODECS
-from distill.teacher.head import head_of
 from distill.teacher.live import LiveTeacher
 from distill.tracking.runs import Run
-from distill.training.objective import Objective
 from distill.training.run import pick_precision
 from distill.versions import hardware
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-log = logging.getLogger(__name__)
 TABLE, RESULTS = "table.txt", "benchmark.json"
 MEASURED = ("warmup", "steps", "repetitions", "trl_python", "signals")
 
 
 def training(cfg: DictConfig) -> Artifact:
-    """Tokens per second and peak memory of both, on CPU, and the loss's share of products.
+    """Tokens per second and peak memory on CPU: ours, live and from caches, and TRL's.
 
     Raises:
         UserError: settings that cannot be measured, or an arm that fails.
@@ -104,13 +96,10 @@ def _measure(cfg: DictConfig, corpus: Artifact, half: bool, place: Path) -> dict
     place.mkdir()
     save_draft(draft, place / "draft", target_folder(cfg))
     job = _job(cfg, corpus, place, half, size)
-    shapes = _shapes(cfg, target, draft, job)
     arms = {"live": here()}
     for name in cfg.benchmark.signals:
         arms[name] = here(name, _cached(LiveTeacher(target, size), job, name, place))
     del target, draft
-    shares = share_of_products(shapes, cfg.benchmark.repetitions)
-    log.info("benchmark: the loss is measured; now whole training runs")
     if cfg.benchmark.trl_python is not None:
         arms["trl"] = trl(str(Path(cfg.benchmark.trl_python).expanduser()))
     runs = race(arms, job, place / "runs", cfg.benchmark.repetitions)
@@ -123,7 +112,6 @@ def _measure(cfg: DictConfig, corpus: Artifact, half: bool, place: Path) -> dict
             }
             for name, found in runs.items()
         },
-        "shares_of_products": shares,
         "same_update": (
             same_update(job, place / "runs" / "live-0", place / "runs" / "trl-0")
             if "trl" in arms
@@ -180,17 +168,3 @@ def _cached(teacher: LiveTeacher, job: TrainingJob, name: str, place: Path) -> P
         tokens_per_batch=job.rows_per_batch * len(rows[0]),
     )
     return folder
-
-
-def _shapes(
-    cfg: DictConfig, target: "PreTrainedModel", draft: "PreTrainedModel", job: TrainingJob
-) -> Shapes:
-    """Of one micro-batch's loss."""
-    return Shapes(
-        tokens=job.rows_per_batch * (cfg.data.max_length - 1),
-        vocabulary_size=job.vocabulary_size,
-        width=head_of(draft).weight.shape[1],
-        target_width=head_of(target).weight.shape[1],
-        chunk_size=Objective().chunk_size,
-        compute=torch.bfloat16 if job.half else torch.float32,
-    )

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import save_file
 
 from distill.errors import UserError
-from distill.evaluate.products import Shapes, share_of_products
 from distill.evaluate.tables import as_text, training_table
 from distill.evaluate.training_speed import TrainingJob, race, same_update
 
@@ -73,17 +72,9 @@ def test_table_by_hand() -> None:
             "live": {"rates": [30.0, 20.0], "peak_bytes": [1e9, 1e9]},
             "trl": {"rates": [10.0, 10.0], "peak_bytes": [2e9, 3e9]},
         },
-        "shares_of_products": [0.8, 0.9],
         "same_update": 0.99,
     }
     text = as_text(training_table(found))
     assert "2.50×" in text
-    assert "0.85 (0.80–0.90)" in text
     assert "0.9900" in text
     assert "left out" in as_text(training_table({**found, "same_update": None}))
-
-
-def test_products_are_timed_beside_the_loss() -> None:
-    shares = share_of_products(Shapes(20, 96, 16, 32, 8, torch.float32), 3)
-    assert len(shares) == 6
-    assert all(share > 0 for share in shares)
