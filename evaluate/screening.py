@@ -12,7 +12,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.errors import UserError
-from distill.evaluate.statistics import Bootstrap, Interval, Sums, pooled_ratio
+from distill.evaluate.statistics import (
+    Bootstrap,
+    Interval,
+    Sums,
+    paired_difference,
+    pooled_ratio,
+)
 from distill.losses.head import Head
 from distill.speculative.runner import Runner
 from distill.teacher.head import check_head, head_of
@@ -86,8 +92,18 @@ def teacher_forced(
         pairs = zip(rows, states, strict=True)
         sums = [_row(draft, row, hidden, head, temperature) for row, hidden in pairs]
         del draft  # before the next one is loaded
-        found[name] = _pool(sums, bootstrap)
+        found[name] = pool(sums, bootstrap)
     return found
+
+
+def behind_the_best(found: Mapping[str, Agreement], bootstrap: Bootstrap) -> dict[str, Interval]:
+    """How far each draft's alpha lies below the highest one, paired over the rows; 0 for that one.
+
+    All read the same rows, so the interval of a difference is narrower than the alphas' own tell.
+    """
+    alphas = {name: _sums(one.rows, "alpha") for name, one in found.items()}
+    best = max(found, key=lambda name: found[name].alpha.value)
+    return {name: paired_difference(alphas[best], one, bootstrap) for name, one in alphas.items()}
 
 
 def target_passes(rows: Sequence[Trajectory]) -> int:
@@ -155,9 +171,14 @@ def _chunks(model: PreTrainedModel, tokens: list[int], first: int) -> Iterator[T
         yield logits[0]
 
 
-def _pool(rows: list[RowAgreement], bootstrap: Bootstrap) -> Agreement:
+def pool(rows: list[RowAgreement], bootstrap: Bootstrap) -> Agreement:
+    """Means over all tokens of the rows, intervals over rows."""
+
     def mean(name: str) -> Interval:
-        sums = Sums.of(rows, lambda r: r.id, lambda r: getattr(r, name), lambda r: r.tokens)
-        return pooled_ratio(sums, bootstrap)
+        return pooled_ratio(_sums(rows, name), bootstrap)
 
     return Agreement(mean("alpha"), mean("kl"), mean("agreement"), rows)
+
+
+def _sums(rows: Sequence[RowAgreement], name: str) -> Sums:
+    return Sums.of(rows, lambda r: r.id, lambda r: getattr(r, name), lambda r: r.tokens)

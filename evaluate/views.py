@@ -96,7 +96,7 @@ def parts_table(what: str, found: Sequence[Part]) -> Table:
         view.add_row(
             part.name,
             str(part.prompts),
-            f"{alpha.value:.3f} [{alpha.low:.3f}, {alpha.high:.3f}]",
+            str(alpha),
             f"{part.tokens_per_pass:.2f}",
             _speedup(part.speedup),
         )

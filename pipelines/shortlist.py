@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from distill.evaluate.proxies import FEWEST_CANDIDATES, Teacher
-from distill.evaluate.screening import Trajectory, choose, target_passes, teacher_forced
+from distill.evaluate.screening import (
+    Trajectory,
+    behind_the_best,
+    choose,
+    target_passes,
+    teacher_forced,
+)
 from distill.evaluate.shards import once
 from distill.evaluate.statistics import Bootstrap
 from distill.models.draft import load_draft
@@ -49,6 +55,8 @@ def shortlist(
     names = [one.name for one in candidates]
     if (teachers := _own(candidates)) is not None:
         spent = 0
+        for name, teacher in teachers.items():
+            log.info("held out: %s alpha %.3f, KL %.3f", name, teacher.alpha, teacher.kl)
     elif reads_rows(candidates, most):
         rows = [
             Trajectory(row["id"], list(row["input_ids"]), row["prompt_length"])
@@ -62,8 +70,6 @@ def shortlist(
         teachers = {name: Teacher(**numbers) for name, numbers in found.items()}
     else:
         return Shortlist(names, {})
-    for name, teacher in teachers.items():
-        log.info("held out: %s alpha %.3f, KL %.3f", name, teacher.alpha, teacher.kl)
     return Shortlist(
         choose({n: t.alpha for n, t in teachers.items()}, names, most), teachers, spent
     )
@@ -97,6 +103,9 @@ def _teacher_forced(
     }
     bootstrap = Bootstrap(cfg.evaluate.bootstrap, cfg.seed)
     found = teacher_forced(target, drafts, rows, vocabulary, bootstrap=bootstrap)
+    for name, gap in behind_the_best(found, bootstrap).items():
+        alpha, kl = found[name].alpha, found[name].kl.value
+        log.info("held out: %s alpha %s, below the best by %s; KL %.3f", name, alpha, gap, kl)
     return {
         name: asdict(Teacher(one.kl.value, one.alpha.value, one.agreement.value))
         for name, one in found.items()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distill.losses.acceptance import acceptance, alpha
-from distill.losses.divergence import forward_kl
+from distill.losses.divergence import forward_kl, jsd
 
 Divergence = Callable[..., Tensor]
 """f(student_logits [T, V], teacher_logits [T, V], temperature) -> [T], such as ``forward_kl``.
@@ -120,6 +120,30 @@ def _overlap(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     return (total.log() + scale).squeeze(-1).clamp_max(0.0), gradient
 
 
+def jsd_kernel(
+    student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
+) -> Scores:
+    """``jsd`` with β = ½ in closed form: the gradient is q·(g − Σ q·g) with g = ½ log q/m."""
+    s, t = wide(student), wide(teacher)
+    s_max, t_max = s.amax(-1, keepdim=True), t.amax(-1, keepdim=True)
+    agree = ((s + t).amax(-1) == (s_max + t_max).squeeze(-1)).float()
+    s, t = s - s_max, t - t_max
+    q, q_total = _normalised(s)
+    p, p_total = _normalised(t)
+    overlap = torch.minimum(p, q).sum(-1)
+    if temperature != 1.0:
+        s, t = s / temperature, t / temperature
+        q, q_total = _normalised(s)
+        p, p_total = _normalised(t)
+    log_m = (0.5 * (p + q)).log()
+    # A token of probability 0 adds nothing, also where its logit is −inf.
+    of_q = torch.where(q > 0, 0.5 * q * (s - q_total.log() - log_m), 0.0)
+    of_p = torch.where(p > 0, 0.5 * p * (t - p_total.log() - log_m), 0.0)
+    q_sum = of_q.sum(-1, keepdim=True)
+    student.copy_((of_q - q * q_sum) / temperature)
+    return Scores(of_p.sum(-1) + q_sum.squeeze(-1), overlap, agree)
+
+
 def _normalised(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax of logits [R, V] whose maximum is 0, and the sum of their exponentials [R, 1]."""
     weights = logits.exp()
@@ -130,6 +154,7 @@ def _normalised(logits: Tensor) -> tuple[Tensor, Tensor]:
 CLOSED_FORMS: dict[Divergence, Kernel] = {
     forward_kl: forward_kl_kernel,
     acceptance: acceptance_kernel,
+    jsd: jsd_kernel,
 }
 """What torch.compile makes of fewer passes over a row than of the definition's derivative."""
 

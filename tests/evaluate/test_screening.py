@@ -2,6 +2,7 @@
 
 import functools
 import weakref
+from dataclasses import astuple
 
 import pytest
 import torch
@@ -10,9 +11,13 @@ from transformers import LlamaForCausalLM
 from distill.errors import UserError
 from distill.evaluate import screening
 from distill.evaluate.screening import (
+    Agreement,
+    RowAgreement,
     Trajectory,
+    behind_the_best,
     choose,
     compare,
+    pool,
     target_passes,
     teacher_forced,
 )
@@ -82,6 +87,20 @@ def test_one_candidate_at_a_time_and_one_target_pass_a_row() -> None:
     found = teacher_forced(target, drafts, data, 40, bootstrap=BOOTSTRAP)
     assert len(passes) - proof == target_passes(data) == 2
     assert found.keys() == drafts.keys()
+
+
+def test_gaps_to_the_best_are_paired_by_hand() -> None:
+    """0.6 and 0.4 of two rows of 10 tokens against 0.1 less on each: 0.1, whichever are drawn."""
+
+    def agreement(*alphas: float) -> Agreement:
+        sums = [RowAgreement(str(n), 10, 10 * a, 0.0, 0.0) for n, a in enumerate(alphas)]
+        return pool(sums, BOOTSTRAP)
+
+    found = {"worse": agreement(0.5, 0.3), "best": agreement(0.6, 0.4)}
+    gaps = behind_the_best(found, BOOTSTRAP)
+    assert astuple(gaps["worse"]) == pytest.approx((0.1, 0.1, 0.1))
+    assert astuple(gaps["best"]) == (0.0, 0.0, 0.0)
+    assert found["worse"].alpha.high - found["worse"].alpha.low == pytest.approx(0.2)
 
 
 def test_no_supervised_token_is_one_clear_line() -> None:
