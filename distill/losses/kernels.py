@@ -5,6 +5,7 @@ overwrites the student's with the gradient of the summed loss by them. Callers p
 time, so that all passes over a row hit the processor's cache.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -135,7 +136,8 @@ def jsd_kernel(
         s, t = s / temperature, t / temperature
         q, q_total = _normalised(s)
         p, p_total = _normalised(t)
-    log_m = (0.5 * (p + q)).log()
+    # The smallest p + q would be 0 when halved, or where a device takes denormal numbers for 0.
+    log_m = (p + q).clamp_min(torch.finfo(p.dtype).tiny).log() - math.log(2.0)
     # A token of probability 0 adds nothing, also where its logit is −inf.
     of_q = torch.where(q > 0, 0.5 * q * (s - q_total.log() - log_m), 0.0)
     of_p = torch.where(p > 0, 0.5 * p * (t - p_total.log() - log_m), 0.0)

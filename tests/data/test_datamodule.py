@@ -39,11 +39,11 @@ def rows_of(window):
 def test_masks_come_from_lengths_alone():
     """EOS-PAD: the pad id (0) and EOS are real tokens of these rows."""
     rows = [
-        {"input_ids": [5, 0, EOS, EOS], "prompt_length": 2},
+        {"input_ids": [5, 0, EOS, EOS], "prompt_length": 1},
         {"input_ids": [7, EOS], "prompt_length": 0},
     ]
     batch = collate(rows, [4, 9])
-    assert batch["supervised"].tolist() == [[False, False, True, True], [False, True, False, False]]
+    assert batch["supervised"].tolist() == [[False, True, True, True], [False, True, False, False]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert batch["input_ids"][0].tolist() == [5, 0, EOS, EOS]
     assert batch["row_index"].tolist() == [4, 9]

@@ -20,6 +20,7 @@ def test_rows_go_where_there_is_room() -> None:
     assert fill(range(6), lengths, 8) == [[4, 5], [0, 2], [1, 3]]
     assert lay_out([6, 2, 5, 3, 4, 1], 8) == [[0, 1], [2, 3], [4, 5]]
     assert lay_out([2, 3, 5], 8) == [[0, 1], [2]]
+    assert lay_out([2, 3, 4], 8) == [[0, 1], [2]]  # one token too many
 
 
 def test_an_epoch_has_every_row_once_with_little_padding() -> None:

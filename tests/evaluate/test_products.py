@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from distill.evaluate import products
 from distill.evaluate.products import LossLine, LossTimes, Shapes, time_loss
 from distill.evaluate.tables import as_text, loss_table
 from distill.losses import forward_kl
@@ -14,6 +16,36 @@ def test_both_are_timed_as_often() -> None:
     times = time_loss(SHAPES, forward_kl, compiled=False, repetitions=3)
     assert len(times.products) == len(times.loss) == len(times.shares) == 6
     assert min(times.products + times.loss) > 0
+
+
+def test_each_time_is_of_its_own_arm_in_abba_order(monkeypatch) -> None:
+    """A clock of which the products take 1 s and the loss 2 s."""
+    clock, called = [0.0], []
+
+    def arm(name: str, seconds: float):
+        def run() -> None:
+            called.append(name)
+            clock[0] += seconds
+
+        return lambda *_: run
+
+    monkeypatch.setattr(products, "_products", arm("A", 1.0))
+    monkeypatch.setattr(products, "_loss", arm("B", 2.0))
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    times = time_loss(SHAPES, forward_kl, compiled=False, repetitions=2)
+    assert (times.products, times.loss) == ([1.0] * 4, [2.0] * 4)
+    assert "".join(called) == "AB" + "ABBA" * 2  # a first call of each is not timed
+
+
+def test_products_alone_are_those_of_the_loss() -> None:
+    """Each of 20 · 96 logits: 16 of the draft's, 32 of the target's, 2 · 16 of the gradients'."""
+    in_place = {torch.ops.aten.addmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * b[1]}
+    counted = []
+    for run in (products._products(SHAPES), products._loss(SHAPES, forward_kl, compiled=False)):
+        with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
+            run()
+        counted.append(counter.get_total_flops())
+    assert counted == [2 * 20 * 96 * (16 + 32 + 2 * 16)] * 2
 
 
 def test_table_by_hand() -> None:

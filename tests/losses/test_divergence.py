@@ -158,7 +158,8 @@ def test_huge_logits_at_a_low_temperature_stay_finite(loss, dtype: torch.dtype) 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_logits_are_computed_in_fp32(loss, dtype: torch.dtype) -> None:
     s, t = logits(0).to(dtype), logits(1).to(dtype)
-    assert torch.equal(loss(s, t), loss(s.float(), t.float()))
+    for temperature in (1.0, 0.7):
+        assert torch.equal(loss(s, t, temperature), loss(s.float(), t.float(), temperature))
 
 
 def test_no_token_gives_no_values() -> None:

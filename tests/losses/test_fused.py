@@ -288,6 +288,18 @@ def test_closed_form_equals_the_definition_with_tokens_that_cannot_be(divergence
         torch.testing.assert_close(gradient, other)
 
 
+@pytest.mark.parametrize("divergence", CLOSED_FORMS)
+def test_closed_form_equals_the_definition_where_probabilities_underflow(divergence) -> None:
+    """e^-103.6 is the smallest number of fp32, and half of it is 0; of e^-200 nothing is left."""
+    student, teacher = torch.tensor([[0.0, -103.6, -1.0]]), torch.tensor([[0.0, -200.0, -2.0]])
+    for one, two in ((student, teacher), (teacher, student)):
+        gradient, other = one.clone(), one.clone()
+        found = CLOSED_FORMS[divergence](gradient, two, 1.0, None)
+        wanted = autograd_kernel(divergence)(other, two, 1.0, None)
+        torch.testing.assert_close(found.values, wanted.values)
+        torch.testing.assert_close(gradient, other)
+
+
 def test_closed_form_of_acceptance_at_opposite_logits_of_60_at_a_low_temperature() -> None:
     student = torch.tensor([[60.0, -60.0, -60.0], [60.0, 0.0, -60.0]])
     teacher = torch.tensor([[-60.0, 60.0, 0.0], [-60.0, 30.0, 60.0]])

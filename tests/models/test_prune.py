@@ -17,6 +17,7 @@ from distill.models.draft import initialise_draft, load_draft, save_draft
 from distill.models.importance import Calibration, inputs_of, measure_importance, stream_norms
 from distill.models.plan import plan_draft
 from distill.models.prune import prune
+from distill.models.repair import _Error, _refit
 from distill.schema import DraftConfig
 
 CONFIGS = {
@@ -175,6 +176,14 @@ def test_repair_makes_up_for_channels_that_the_kept_ones_predict(monkeypatch):
     assert (own - summed).norm() < 0.02 * summed.norm()
     monkeypatch.setattr("distill.models.prune.repair", lambda *_: None)
     assert gap(repaired, target) < 0.5 * gap(cut(target, intermediate_size=24), target)
+
+
+def test_a_fit_is_over_all_calibration_sequences():
+    """Two sequences lack 1 and 3 at an input of 1: 2 more, but for a ridge of a thousandth."""
+    matrix = torch.nn.Linear(1, 1, bias=False).requires_grad_(False)
+    matrix.weight.fill_(5.0)
+    _refit(_Error(matrix, torch.ones(1, 1), torch.tensor([[lack]])) for lack in (1.0, 3.0))
+    assert matrix.weight.item() == pytest.approx(5 + 2 / 1.001)
 
 
 def test_importance_is_energy_relative_to_the_stream():

@@ -37,6 +37,13 @@ def test_each_block_of_a_large_one_is_compiled_and_nothing_around_it(
     assert compiled_blocks(tiny_target) == [f"model.layers.{number}" for number in layers]
 
 
+def test_on_a_gpu_blocks_stay_as_they_are(tiny_target, monkeypatch) -> None:
+    """Any device but a CPU: there nobody measured that it pays."""
+    monkeypatch.setattr(blocks, "worth_compiling", lambda device, size: True)
+    blocks.compile_blocks(tiny_target.to("meta"), 0)
+    assert not compiled_blocks(tiny_target)
+
+
 @pytest.mark.slow
 def test_compiled_states_are_the_eager_ones_whatever_the_shape(tiny_target, monkeypatch) -> None:
     monkeypatch.setattr(blocks, "worth_compiling", lambda device, size: True)

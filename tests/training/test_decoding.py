@@ -115,6 +115,19 @@ def test_candidates_and_logger_carry_what_the_engine_finds(
         assert f"decoding/{name} {last[name]:.3f}" in progress
 
 
+def test_a_target_that_is_compiled_for_training_decodes_eagerly(train, tiny) -> None:
+    """Of no family with a lean forward: those never call the blocks."""
+    target, traced = tiny.llama(32, seed=0, hidden_act="gelu"), []
+
+    def backend(graph, inputs):
+        traced.append(graph)
+        return graph
+
+    target.model.layers[0].compile(backend=backend)
+    train("run", decoding=tiny.decoding(target))
+    assert not traced
+
+
 def test_its_time_is_no_part_of_the_budget(train, decoding, monkeypatch) -> None:
     slow = decoding()
     measure = slow._compare

@@ -102,6 +102,19 @@ def test_the_draft_answers_with_the_weights_it_has_now(tiny) -> None:
     assert torch.equal(after["input_ids"], expected["input_ids"])
 
 
+def test_what_is_compiled_for_training_decodes_eagerly(tiny) -> None:
+    """Of no family with a lean forward: those never call the blocks."""
+    target, traced = tiny.llama(32, seed=0, hidden_act="gelu"), []
+
+    def backend(graph, inputs):
+        traced.append(graph)
+        return graph
+
+    target.model.layers[0].compile(backend=backend)
+    policy(target=target).window(tiny.llama(16, seed=1), [rows()], 0)
+    assert not traced
+
+
 def test_training_goes_on_bit_for_bit(tiny, tmp_path, monkeypatch) -> None:
     config = TrainerConfig(
         accelerator="cpu", precision="32-true", checkpoints=2, resume_every_seconds=0.0

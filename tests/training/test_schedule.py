@@ -10,7 +10,8 @@ from distill.training.schedule import check_schedule, factor
     [
         ("cosine", 0.05, 0.5),  # half of the warm-up
         ("cosine", 0.1, 1.0),
-        ("cosine", 0.55, 0.2 + 0.8 * 0.5),  # half of the way down
+        ("cosine", 0.4, 0.2 + 0.8 * 0.75),  # a third of the way down: cos 60° is ½
+        ("cosine", 0.55, 0.2 + 0.8 * 0.5),
         ("cosine", 1.0, 0.2),
         ("cosine", 1.3, 0.2),  # an overshooting last window
         ("wsd", 0.1, 1.0),
