@@ -10,16 +10,10 @@ import torch
 from torch import Tensor
 
 from distill.losses.chunked import BLOCK_ROWS, empty_logits, padded_rows
+from distill.losses.closed_forms import CLOSED_FORMS, ForwardKLKernel
 from distill.losses.divergence import forward_kl
 from distill.losses.head import Head
-from distill.losses.kernels import (
-    CLOSED_FORMS,
-    Divergence,
-    ForwardKLKernel,
-    Kernel,
-    Scores,
-    autograd_kernel,
-)
+from distill.losses.kernels import Divergence, Kernel, Scores, autograd_kernel
 
 
 class TokenLoss(NamedTuple):

@@ -23,7 +23,8 @@ from distill.losses import (
     total_variation,
 )
 from distill.losses.chunked import BLOCK_ROWS
-from distill.losses.kernels import CLOSED_FORMS, acceptance_kernel, autograd_kernel
+from distill.losses.closed_forms import CLOSED_FORMS
+from distill.losses.kernels import autograd_kernel
 
 T, V, PADDED_V, STUDENT_WIDTH, TEACHER_WIDTH = 41, 30, 37, 5, 8
 ALL = [forward_kl, reverse_kl, jsd, total_variation, acceptance, lk]
@@ -304,7 +305,7 @@ def test_closed_form_of_acceptance_at_opposite_logits_of_60_at_a_low_temperature
     student = torch.tensor([[60.0, -60.0, -60.0], [60.0, 0.0, -60.0]])
     teacher = torch.tensor([[-60.0, 60.0, 0.0], [-60.0, 30.0, 60.0]])
     gradient = student.clone()
-    found = acceptance_kernel(gradient, teacher, 0.05, None)
+    found = CLOSED_FORMS[acceptance](gradient, teacher, 0.05, None)
     # Logits ±1200: min(p, q) is e^-2400 on all tokens of the first row, and e^-1200 on the middle
     # one of the second, beside which the others are nothing.
     assert found.values.tolist() == pytest.approx([2400.0 - math.log(3), 1200.0])
