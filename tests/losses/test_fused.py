@@ -273,12 +273,20 @@ def test_compiled_equals_eager(divergence, temperature) -> None:
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+def test_a_divergence_with_another_beta_has_no_closed_form(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda kernel, **_: kernel)
+    pair, skewed = Pair(), partial(jsd, beta=0.2)
+    loss, _ = pair.fused(divergence=skewed, compiled=True)
+    assert torch.allclose(loss, skewed(*pair.logits()).sum())
+
+
 @pytest.mark.parametrize("divergence", CLOSED_FORMS)
 def test_closed_form_equals_the_definition_with_tokens_that_cannot_be(divergence) -> None:
     torch.manual_seed(0)
     student, teacher = torch.randn(2, 4, 9, dtype=torch.float64)
     teacher[0, 3] = -torch.inf
     student[1, 2] = teacher[1, 2] = -torch.inf
+    student[2] = 2 * teacher[2]  # both favour one token
     for temperature in (1.0, 0.5):
         gradient = student.clone()
         found = CLOSED_FORMS[divergence](gradient, teacher, temperature, None)

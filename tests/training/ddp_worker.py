@@ -29,12 +29,18 @@ WINDOWS = [
 TOKENS = 21
 
 
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
 class RankWindows(tiny.Windows):
+    def val_dataloader(self) -> Any:
+        """10 and 4 tokens, one batch a rank: equal ones would hide that nothing is pooled."""
+        return super().val_dataloader()[RANK::WORLD]
+
     def _windows(self) -> Any:
-        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         for position in itertools.count(self.position):
             shares = WINDOWS[position % len(WINDOWS)]
-            mine = range(2) if world == 1 else [rank]
+            mine = range(2) if WORLD == 1 else [RANK]
             yield [
                 tiny.micro_batch(100 * position + 10 * r + i, [tiny.marks(count, length=12)])
                 for r in mine
@@ -50,7 +56,6 @@ OBJECTIVES = {
 
 
 def main(folder: Path, objective: str) -> None:
-    world = int(os.environ.get("WORLD_SIZE", 1))
     gradients: list[torch.Tensor] = []
     scale_and_clip = module.scale_and_clip
 
@@ -64,8 +69,8 @@ def main(folder: Path, objective: str) -> None:
     target = tiny.llama(32, seed=0)
     config = TrainerConfig(
         accelerator="cpu",
-        devices=str(world),
-        strategy="ddp" if world > 1 else "auto",
+        devices=str(WORLD),
+        strategy="ddp" if WORLD > 1 else "auto",
         precision="32-true",
         checkpoints=2,
         resume_every_seconds=0.0,
@@ -85,7 +90,7 @@ def main(folder: Path, objective: str) -> None:
         )
     weights = torch.cat([p.detach().flatten() for p in draft.parameters()])
     state = {"gradients": gradients, "weights": weights, "result": result}
-    torch.save(state, folder / f"rank{os.environ.get('RANK', 0)}.pt")
+    torch.save(state, folder / f"rank{RANK}.pt")
 
 
 if __name__ == "__main__":
