@@ -109,7 +109,7 @@ def _products(shapes: Shapes) -> Callable[[], None]:
     )
     C, V = min(shapes.chunk_size, shapes.tokens), shapes.vocabulary_size
     logits, teacher_logits = torch.empty(2, C, V, dtype=shapes.compute)
-    states_gradient, weight_gradient = torch.empty_like(states), torch.zeros_like(weight)
+    states_gradient, weight_gradient = torch.empty_like(states), torch.empty_like(weight)
 
     def run() -> None:
         for first in range(0, shapes.tokens, C):
@@ -118,7 +118,6 @@ def _products(shapes: Shapes) -> Callable[[], None]:
             torch.mm(chunk, weight.t(), out=logits[:n])
             torch.mm(target_states[first : first + C], target_weight.t(), out=teacher_logits[:n])
             torch.mm(logits[:n], weight, out=states_gradient[first : first + n])
-            weight_gradient.addmm_(logits[:n].t(), chunk)
-        weight_gradient.zero_()
+            weight_gradient.addmm_(logits[:n].t(), chunk, beta=1 if first else 0)
 
     return run
