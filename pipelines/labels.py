@@ -23,7 +23,7 @@ def labels(runs: Iterable[Path]) -> dict[Path, str]:
     """
     found = {run: _settings(run) for run in dict.fromkeys(runs)}
     known = [settings for settings in found.values() if settings]
-    names = {name for settings in known for name in settings}
+    names = dict.fromkeys(name for settings in known for name in settings)
     usual = {name: _usual(name, known) for name in names}
     given = {run: _label(settings, usual) for run, settings in found.items()}
     often = Counter(given.values())
@@ -55,5 +55,10 @@ def _usual(name: str, settings: Iterable[Mapping[str, str]]) -> str | None:
 
 
 def _label(settings: Mapping[str, str], usual: Mapping[str, str | None]) -> str:
-    different = [f"{name}:{value}" for name, value in settings.items() if usual[name] != value]
+    """What a training lacks of the others, such as a cache, is `none`."""
+    different = [
+        f"{name}:{settings.get(name, 'none')}"
+        for name in usual
+        if usual[name] != settings.get(name)
+    ]
     return FOREIGN.sub("_", " ".join(different)) or COMMON

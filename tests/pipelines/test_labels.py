@@ -40,3 +40,9 @@ def test_a_label_can_name_a_metric(tmp_path) -> None:
     runs = [training(tmp_path / name, common) for name in "ab"]
     runs.append(training(tmp_path / "c", {"betas": [0.9, 0.99], "path": "x=1,y"}))
     assert labels(runs)[runs[2]] == "betas:_0.9_ 0.99_ path:x_1_y"
+
+
+def test_what_a_training_lacks_tells_it_apart(tmp_path) -> None:
+    runs = [training(tmp_path / name, {"seed": 0}, cache="0" * 64) for name in "ab"]
+    runs.append(training(tmp_path / "live", {"seed": 0}))
+    assert labels(runs[1:]) == {runs[1]: "base", runs[2]: "cache:none"}
