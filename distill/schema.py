@@ -143,6 +143,8 @@ class TrainerConfig:
     gradient_clip: float = 1.0
     compile: bool = False
     """torch.compile the draft's forward and backward; needs a C++ compiler on CPU."""
+    compile_target: bool = False
+    """On a CPU, torch.compile the blocks of a live target: faster, for some 170 MB more."""
     checkpoints: int = 6
     """Candidates written over the budget, evenly; the last is the end of training."""
     keep: int | None = None

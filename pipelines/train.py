@@ -175,7 +175,7 @@ def _teacher(
     assert target is not None
     if cfg.data.packing:
         check_packing(target)
-    return LiveTeacher(target, vocabulary_size)
+    return LiveTeacher(target, vocabulary_size, compiled=cfg.trainer.compile_target)
 
 
 def make_draft(

@@ -18,11 +18,19 @@ class LiveTeacher:
     parameters, in its optimizer, its checkpoints or its train()/eval() switches.
     """
 
-    def __init__(self, target: PreTrainedModel, vocabulary_size: int | None = None):
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        vocabulary_size: int | None = None,
+        *,
+        compiled: bool = False,
+    ):
+        """compiled: the target's blocks, where that pays (`compile_blocks`)."""
         check_head(target)
         self._target = target.eval().requires_grad_(False)
         self._vocabulary_size = vocabulary_size or head_of(target).weight.shape[0]
-        compile_blocks(target, self._vocabulary_size)
+        if compiled:
+            compile_blocks(target, self._vocabulary_size)
         self._head = head_of(target).sliced(self._vocabulary_size)
 
     @property

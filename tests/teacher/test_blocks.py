@@ -24,6 +24,12 @@ def compiled_blocks(model) -> list[str]:
 
 
 def test_a_small_target_stays_as_it_is(tiny_target) -> None:
+    LiveTeacher(tiny_target, tiny_target.config.vocab_size, compiled=True)
+    assert not compiled_blocks(tiny_target)
+
+
+def test_nothing_is_compiled_that_was_not_asked_for(tiny_target, monkeypatch) -> None:
+    monkeypatch.setattr(blocks, "worth_compiling", lambda device, size: True)
     LiveTeacher(tiny_target, tiny_target.config.vocab_size)
     assert not compiled_blocks(tiny_target)
 
@@ -32,7 +38,7 @@ def test_each_block_of_a_large_one_is_compiled_and_nothing_around_it(
     tiny_target, monkeypatch
 ) -> None:
     monkeypatch.setattr(blocks, "worth_compiling", lambda device, size: True)
-    LiveTeacher(tiny_target, tiny_target.config.vocab_size)
+    LiveTeacher(tiny_target, tiny_target.config.vocab_size, compiled=True)
     layers = range(tiny_target.config.num_hidden_layers)
     assert compiled_blocks(tiny_target) == [f"model.layers.{number}" for number in layers]
 
