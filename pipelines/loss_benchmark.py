@@ -13,13 +13,12 @@ from distill.evaluate.tables import as_text, loss_table
 from distill.losses.compiler import worth_compiling
 from distill.losses.mixture import BY_NAME
 from distill.models.folder import text_setting
-from distill.models.plan import plan_draft, plan_from_folder
 from distill.models.target import pick_dtype
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.inputs import check_at_least, draft_folder, machine, plain, target_folder
+from distill.pipelines.plan import planned
 from distill.pipelines.stage import run_stage
 from distill.pipelines.training_benchmark import RESULTS, TABLE
-from distill.schema import DraftConfig
 from distill.tracking.runs import Run
 
 log = logging.getLogger(__name__)
@@ -83,12 +82,8 @@ def _lines(cfg: DictConfig, heads: dict[str, int]) -> list[LossLine]:
 def _own_heads(cfg: DictConfig) -> dict[str, int]:
     """Of this configuration's pair, from configs and tokenizers alone."""
     target, draft = target_folder(cfg), draft_folder(cfg)
-    if draft is None:
-        plan = plan_draft(target, DraftConfig(**plain(cfg.draft)))
-    else:
-        plan = plan_from_folder(target, draft)
     return {
         "vocabulary_size": shared_vocabulary(target, draft).size,
-        "width": plan.config.hidden_size,
+        "width": planned(cfg, target, draft).config.hidden_size,
         "target_width": text_setting(target, "hidden_size"),
     }

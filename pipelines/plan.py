@@ -1,6 +1,7 @@
 """A dry run: vocabulary, draft and memory from configs and tokenizers; no weights needed."""
 
 import sys
+from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
@@ -30,10 +31,7 @@ def run(cfg: DictConfig) -> DraftPlan:
     model = draft_model(cfg)
     draft = None if model is None else fetch(model, *place, weights=False)
     vocabulary = shared_vocabulary(target, draft)
-    if draft is None:
-        plan = plan_draft(target, DraftConfig(**plain(cfg.draft)))
-    else:
-        plan = plan_from_folder(target, draft)
+    plan = planned(cfg, target, draft)
     devices = _devices(cfg)
     memory = plan_memory(
         plan,
@@ -47,6 +45,13 @@ def run(cfg: DictConfig) -> DraftPlan:
         f"over {devices} device(s) a node\n{memory.table()}\n"
     )
     return plan
+
+
+def planned(cfg: DictConfig, target: Path, draft: Path | None) -> DraftPlan:
+    """The draft that is to be made, or that lies in a folder; both folders need no weights."""
+    if draft is None:
+        return plan_draft(target, DraftConfig(**plain(cfg.draft)))
+    return plan_from_folder(target, draft)
 
 
 def _devices(cfg: DictConfig) -> int:
