@@ -16,7 +16,6 @@ Shapes: B rows, S new positions, H query heads, G key/value heads, D head width,
 positions, V vocabulary.
 """
 
-from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -32,12 +31,10 @@ from transformers import (
 )
 
 from distill.speculative.cache import RaggedCache
+from distill.speculative.linear import Linear, align
 
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 STEADY_ROTARY = ("default", "linear", "llama3", "yarn")
-# Up to this many rows a bf16 product on a CPU is bound by reading the weight.
-FEW_ROWS = 16
-CACHE_LINE = 64
 
 
 def supports(model: PreTrainedModel) -> bool:
@@ -56,36 +53,6 @@ def supports(model: PreTrainedModel) -> bool:
     )
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Apply a linear layer: [B, S, in] times weight [out, in] transposed, plus bias -> [B, S, out].
-
-    In bf16 on a CPU `F.linear` re-orders the weight on every call; for few rows the products below
-    read it as it lies, at up to twice the speed.
-    """
-    B, S, _ = x.shape
-    if x.dtype != torch.bfloat16 or B * S > FEW_ROWS or x.device.type != "cpu":
-        return F.linear(x, weight, bias)
-    if B * S == 1:
-        result = torch.mv(weight, x.view(-1)).view(1, 1, -1)
-    else:
-        result = torch.mm(weight, x.reshape(B * S, -1).T).T.reshape(B, S, -1)
-    return result if bias is None else result + bias
-
-
-def align(*modules: nn.Module) -> None:
-    """Move weights on a CPU to cache-line boundaries, in place; no value or parameter changes.
-
-    safetensors maps a file as it lies, mostly 8 bytes past a boundary: reading that is slower by
-    about an eighth. Storage that two parameters share is left alone.
-    """
-    parameters = {id(p): p for module in modules for p in module.parameters()}.values()
-    owners = Counter(p.untyped_storage().data_ptr() for p in parameters)
-    for parameter in parameters:
-        alone = owners[parameter.untyped_storage().data_ptr()] == 1
-        if parameter.device.type == "cpu" and parameter.data_ptr() % CACHE_LINE and alone:
-            parameter.data = parameter.data.clone()
-
-
 class Norm(NamedTuple):
     """Root mean square normalisation over the last dimension."""
 
@@ -94,16 +61,6 @@ class Norm(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-
-
-class Linear(NamedTuple):
-    """A linear layer's weight [out, in] and bias."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return product(x, self.weight, self.bias)
 
 
 @dataclass
@@ -123,13 +80,10 @@ class Layer:
     window: int | None
 
     def take(self, other: "Layer") -> None:
-        """Become `other`, but keep `qkv` where it lies: captured graphs go on reading it there."""
-        self.qkv.weight.copy_(other.qkv.weight)
-        if self.qkv.bias is not None and other.qkv.bias is not None:
-            self.qkv.bias.copy_(other.qkv.bias)
+        """Become `other`, but keep `qkv`, a copy, where it lies."""
+        other.qkv = self.qkv.overwritten(other.qkv)
         for field in fields(self):
-            if field.name != "qkv":
-                setattr(self, field.name, getattr(other, field.name))
+            setattr(self, field.name, getattr(other, field.name))
 
 
 class LeanForward:
@@ -252,7 +206,7 @@ def _layer(module: Any, window: int | None) -> Layer:
     biased = parts[0].bias is not None
     return Layer(
         before_attention=_norm(module.input_layernorm),
-        qkv=Linear(
+        qkv=Linear.of(
             torch.cat([part.weight for part in parts]),
             torch.cat([part.bias for part in parts]) if biased else None,
         ),
@@ -273,4 +227,4 @@ def _norm(module: Any) -> Norm:
 
 
 def _linear(module: Any) -> Linear:
-    return Linear(module.weight, module.bias)
+    return Linear.of(module.weight, module.bias)

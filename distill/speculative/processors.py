@@ -194,7 +194,8 @@ def _probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.greedy:
         best = logits.argmax(-1, keepdim=True)
         return torch.zeros_like(logits, dtype=dtype).scatter_(-1, best, 1)
-    flat = logits.flatten(0, 1).to(dtype)
+    # A head may hand over its rows transposed: a softmax over those takes ten times as long.
+    flat = logits.flatten(0, 1).to(dtype, memory_format=torch.contiguous_format)
     unused = flat.new_zeros((flat.shape[0], 0), dtype=torch.long)
     return _apply(warpers(sampling), unused, flat).softmax(-1).view(logits.shape)
 

@@ -8,7 +8,8 @@ from distill.errors import UserError
 from distill.speculative import decode
 from distill.speculative.cache import RaggedCache
 from distill.speculative.forward import GenericForward, forward_for
-from distill.speculative.lean import LeanForward, product
+from distill.speculative.lean import LeanForward
+from distill.speculative.linear import FEW_ROWS, SMALL_WEIGHT, Linear, product
 
 ROWS = [[4, 8, 15, 16, 23, 42, 9, 1, 2, 3], [7, 7, 5], [60, 61, 62, 63, 64, 65]]
 
@@ -59,6 +60,31 @@ def test_bf16_products(rows):
     torch.testing.assert_close(
         got.float(), torch.nn.functional.linear(x, weight, bias), atol=0.4, rtol=0.02
     )
+
+
+@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1])
+def test_a_small_bf16_weight_is_multiplied_in_fp32(rows):
+    """And rounded where a bf16 product is; with many rows, or a large weight, it is not."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(1, rows, 64).bfloat16(), torch.randn(48, 64).bfloat16()
+    bias = torch.randn(48).bfloat16()
+    linear = Linear.of(weight, bias)
+    assert linear.wide is not None
+    exact = (x.float() @ weight.float().T).bfloat16() + bias
+    tolerance = 0.0 if rows <= FEW_ROWS else 0.02
+    torch.testing.assert_close(linear(x), exact, rtol=tolerance, atol=tolerance * 4)
+    assert Linear.of(torch.zeros(SMALL_WEIGHT // 64 + 1, 64, dtype=torch.bfloat16)).wide is None
+    assert Linear.of(weight.float()).wide is None
+
+
+@torch.no_grad()
+def test_lean_takes_small_bf16_weights_that_were_trained_since(make_llama):
+    model = make_llama().bfloat16()
+    forward = forward_for(model)
+    check(forward, model, tolerance=0.05)
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 0.1 * torch.randn_like(parameter)
+    check(forward, model, tolerance=0.05)
 
 
 def test_lean_takes_weights_that_were_trained_since(make_llama):
