@@ -40,10 +40,12 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """norm(max(0, p − q)), and p itself where p == q leaves nothing: [..., V] -> [..., V]."""
-    positive = (p - q).clamp_min(0)
-    total = positive.sum(-1, keepdim=True)
-    return torch.where(total > 0, positive / total, p)
+    """max(0, p − q), and p itself where p == q leaves nothing: [..., V] -> [..., V].
+
+    Weights of the papers' norm(max(0, p − q)): `sample` normalises what it draws from.
+    """
+    positive = (p - q).clamp_min_(0)
+    return torch.where(positive.sum(-1, keepdim=True) > 0, positive, p)
 
 
 def speculative_rule(
@@ -54,7 +56,7 @@ def speculative_rule(
     drafts [B, K]; q [B, K, V]; p [B, K+1, V]; uniforms [B, K+1] in [0, 1): K tests, then the final
     draw; counts [B]: how many of the K drafts are real in each row (the rest is padding).
     """
-    B, K = drafts.shape
+    K = drafts.shape[1]
     position = torch.arange(K, device=drafts.device)
     p_draft = p[:, :K].gather(-1, drafts[..., None]).squeeze(-1)
     q_draft = q.gather(-1, drafts[..., None]).squeeze(-1)
@@ -62,14 +64,21 @@ def speculative_rule(
     keep = (uniforms[:, :K] * q_draft < p_draft) & (position < counts[:, None])
     accepted = keep.cumprod(-1).sum(-1)
 
-    row = torch.arange(B, device=drafts.device)
-    p_next = p[row, accepted]
+    p_next = _at(p, accepted)
     if K:
-        q_next = q[row, accepted.clamp_max(K - 1)]
+        # After a full acceptance there is no q to subtract: the bonus token comes from p.
         rejected = (accepted < counts)[:, None]
-        p_next = torch.where(rejected, residual(p_next, q_next), p_next)
+        p_next = residual(p_next, _at(q, accepted.clamp_max(K - 1)) * rejected)
     alpha = torch.minimum(p[:, :K], q).sum(-1)
     return Verdict(accepted, sample(p_next, uniforms[:, K]), alpha)
+
+
+def _at(distributions: Tensor, position: Tensor) -> Tensor:
+    """Each row's distribution at its own position: [B, K, V], [B] -> [B, V]."""
+    B, K, _ = distributions.shape
+    first = torch.arange(B, device=position.device) * K
+    # Rows are copied whole; indexing by two tensors would go element by element.
+    return distributions.flatten(0, 1).index_select(0, first + position)
 
 
 def greedy_rule(drafts: Tensor, best: Tensor, counts: Tensor) -> Verdict:

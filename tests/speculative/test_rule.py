@@ -25,7 +25,9 @@ def one_draft(draft: int, test: float, final: float, p=P, q=Q):
 def test_alpha_and_residual_by_hand():
     """SD-RULE: Σ min(p, q) = .2 + .3 + .2; max(0, p − q) leaves only token 0."""
     assert one_draft(0, 0.0, 0.0).alpha.item() == pytest.approx(0.7)
-    torch.testing.assert_close(residual(P, Q), torch.tensor([1.0, 0, 0], dtype=torch.float64))
+    left = residual(P, Q)
+    torch.testing.assert_close(left, torch.tensor([0.3, 0, 0], dtype=torch.float64))
+    torch.testing.assert_close(left / left.sum(), torch.tensor([1.0, 0, 0], dtype=torch.float64))
 
 
 def test_zero_residual_samples_p():
