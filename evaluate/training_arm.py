@@ -80,7 +80,7 @@ def main(signal: str, cache: str, folder: Path) -> None:
             validate_every=1.0,
             resume_every_seconds=float("inf"),
         ),
-        BudgetConfig(tokens=job.all_steps * job.batches_per_step * job.rows_per_batch * supervised),
+        BudgetConfig(tokens=job.all_rows * supervised),
         folder,
         vocabulary_size=job.vocabulary_size,
         target_folder=Path(job.target),

@@ -48,6 +48,10 @@ class TrainingJob:
     def all_steps(self) -> int:
         return self.warmup + self.steps + 1
 
+    @property
+    def all_rows(self) -> int:
+        return self.all_steps * self.batches_per_step * self.rows_per_batch
+
 
 @dataclass(frozen=True)
 class ArmRun:

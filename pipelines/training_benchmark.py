@@ -131,9 +131,8 @@ def _job(
         raise UserError(
             f"no training row has data.max_length={length} tokens: lower it, or use data=code"
         )
-    (place / "rows.json").write_text(json.dumps(full))
     per_batch = max(cfg.trainer.tokens_per_batch // length, 1)
-    return TrainingJob(
+    job = TrainingJob(
         target=str(target_folder(cfg)),
         draft=str(place / "draft"),
         rows=str(place / "rows.json"),
@@ -144,14 +143,16 @@ def _job(
         half=half,
         vocabulary_size=vocabulary_size,
     )
+    # No more than is trained on: as lists of Python numbers a corpus takes more than a draft.
+    (place / "rows.json").write_text(json.dumps(full[: job.all_rows]))
+    return job
 
 
 def _cached(teacher: LiveTeacher, job: TrainingJob, name: str, place: Path) -> Path:
     """The target's signal for the job's rows, as `pipeline=cache` would leave it."""
     folder = place / f"cache-{name}"
     folder.mkdir()
-    needed = job.all_steps * job.batches_per_step * job.rows_per_batch
-    rows = json.loads(Path(job.rows).read_text())[:needed]
+    rows = json.loads(Path(job.rows).read_text())
     columns = {
         "id": [str(n) for n in range(len(rows))],
         "domain": [""] * len(rows),

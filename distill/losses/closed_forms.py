@@ -69,10 +69,11 @@ def _kernel(form: Form) -> Kernel:
         s_max, t_max = s.amax(-1, keepdim=True), t.amax(-1, keepdim=True)
         agree = ((s + t).amax(-1) == (s_max + t_max).squeeze(-1)).float()
         s, t = s - s_max, t - t_max
-        overlap = torch.minimum(_softmax(t)[0], _softmax(s)[0]).sum(-1)
-        if temperature != 1.0:
-            s, t = s / temperature, t / temperature
-        values, gradient = form(s, t)
+        values, gradient = form(s / temperature, t / temperature)
+        if form is _acceptance and temperature == 1.0:
+            overlap = (-values).exp()  # as the loss is defined: it need not be summed again
+        else:
+            overlap = torch.minimum(_softmax(t)[0], _softmax(s)[0]).sum(-1)
         student.copy_(gradient / temperature)
         return Scores(values, overlap, agree)
 
