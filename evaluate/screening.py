@@ -1,16 +1,18 @@
 """Teacher-forced agreement of drafts with the target on held-out rows: cheap, and no decoding.
 
-Shapes: C positions of a chunk, N of a row from its first prediction on, D the target's width,
-V shared vocabulary.
+Shapes: T predicted tokens of a batch of rows, N of one row, S its longest row, d and D the widths
+of draft and target, V shared vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from distill.data.batching import pack
 from distill.errors import UserError
 from distill.evaluate.statistics import (
     Bootstrap,
@@ -19,13 +21,20 @@ from distill.evaluate.statistics import (
     paired_difference,
     pooled_ratio,
 )
+from distill.losses.chunked import token_scores
+from distill.losses.compiler import worth_compiling
+from distill.losses.dense import DenseTeacher, TokenLoss
+from distill.losses.divergence import check_temperature, forward_kl
 from distill.losses.head import Head
-from distill.speculative.runner import Runner
+from distill.losses.kernels import Scores
+from distill.speculative.features import context_limit
 from distill.teacher.head import check_head, head_of
 from distill.teacher.hidden import last_hidden
 
-CHUNK = 128
-"""Positions whose logits exist at once: no [B·S, V] tensor is ever made."""
+CHUNK = 256
+"""Tokens whose logits exist at once: no [T, V] tensor is ever made."""
+BATCH_TOKENS = 4096
+"""Of the rows that a draft reads in one pass, padding included."""
 
 
 @dataclass(frozen=True)
@@ -76,21 +85,23 @@ def teacher_forced(
     """Every draft against one target pass a row. Both distributions at `temperature` (> 0).
 
     drafts: by name, how to load each; one is in memory at a time. UserError when no row has a
-    token to predict, or a target whose head is not known.
+    token to predict, one is longer than a draft's context, or the head of a model is not known.
     """
+    check_temperature(temperature)
     rows = _predicted(rows)
     if not rows:
         raise UserError(
             "no held-out row has a token to predict: give rows longer than their prompt"
         )
     check_head(target)
-    head = head_of(target).sliced(vocabulary_size)
-    states = [_states(target, row) for row in rows]
+    head = head_of(target).sliced(vocabulary_size).at(temperature)
+    # Off the target's device, whose memory the drafts need more.
+    states = [_states(target, [row])[0].cpu() for row in rows]
     found: dict[str, Agreement] = {}
     for name, load in drafts.items():
         draft = load()
-        pairs = zip(rows, states, strict=True)
-        sums = [_row(draft, row, hidden, head, temperature) for row, hidden in pairs]
+        _check_draft(draft, rows)
+        sums = _agreements(draft, rows, states, head, temperature)
         del draft  # before the next one is loaded
         found[name] = pool(sums, bootstrap)
     return found
@@ -121,54 +132,61 @@ def choose(alphas: Mapping[str, float], order: Sequence[str], most: int) -> list
     return [name for name in order if name in chosen]
 
 
-def compare(p_logits: Tensor, q_logits: Tensor, temperature: float) -> Tensor:
-    """Logits [C, V] -> [3] float64 sums over C: Σ_x min(p, q), KL(p‖q), equal argmax."""
-    log_p = torch.log_softmax(p_logits.float() / temperature, dim=-1)
-    log_q = torch.log_softmax(q_logits.float() / temperature, dim=-1)
-    alpha = torch.minimum(log_p, log_q).exp().sum(-1)
-    kl = torch.nn.functional.kl_div(log_q, log_p, log_target=True, reduction="none").sum(-1)
-    agreement = p_logits.argmax(-1) == q_logits.argmax(-1)
-    return torch.stack([alpha, kl, agreement.float()]).double().sum(-1)
+def token_agreement(hidden: Tensor, head: Head, target_hidden: Tensor, target_head: Head) -> Scores:
+    """Hidden states [T, d] and [T, D], heads of V rows -> [T]: KL(p‖q), Σ_x min(p, q), agreement.
+
+    The trainer's kernel, which makes all three from a few tokens' logits while these are in cache.
+    """
+    compiled = worth_compiling(hidden.device, target_head.weight.shape[0])
+    loss = TokenLoss(forward_kl, 1.0, compiled)
+    source = DenseTeacher(target_hidden, target_head, loss, None, CHUNK)
+    return token_scores(hidden, head, source, CHUNK, head.weight.dtype)
 
 
 def _predicted(rows: Sequence[Trajectory]) -> list[Trajectory]:
     return [row for row in rows if len(row.tokens) - 1 > row.first]
 
 
-def _states(target: PreTrainedModel, row: Trajectory) -> Tensor:
-    """What the target's head reads at the predicting positions, [N, D], kept off its device."""
-    ids = torch.tensor([row.tokens[:-1]], device=target.device)
-    return last_hidden(target, {"input_ids": ids})[0, row.first :].cpu()
+def _states(model: PreTrainedModel, rows: Sequence[Trajectory]) -> list[Tensor]:
+    """What the model's head reads at the predicting positions: each row's, [N, width]."""
+    inputs = [torch.tensor(row.tokens[:-1]) for row in rows]
+    ids = torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True).to(model.device)
+    hidden = last_hidden(model, {"input_ids": ids})
+    return [h[row.first : len(row.tokens) - 1] for h, row in zip(hidden, rows, strict=True)]
 
 
-def _row(
-    draft: PreTrainedModel, row: Trajectory, states: Tensor, head: Head, temperature: float
-) -> RowAgreement:
-    sums, vocabulary_size = torch.zeros(3, dtype=torch.float64), head.weight.shape[0]
-    chunks = _chunks(draft, row.tokens[:-1], row.first)
-    for hidden, q_logits in zip(states.split(CHUNK), chunks, strict=True):
-        p_logits = head.logits(hidden.to(head.weight.device))
-        q_logits = q_logits[:, :vocabulary_size].to(p_logits.device)
-        sums += compare(p_logits, q_logits, temperature).cpu()
-    alpha, kl, agreement = sums.tolist()
-    return RowAgreement(row.id, len(states), alpha, kl, agreement)
-
-
-def _chunks(model: PreTrainedModel, tokens: list[int], first: int) -> Iterator[Tensor]:
-    """Logits [C, V] of the positions from `first` on, in chunks, over the engine's own cache."""
-    runner = Runner(model)
-    if len(tokens) > runner.context_limit:
+def _check_draft(draft: PreTrainedModel, rows: Sequence[Trajectory]) -> None:
+    longest, limit = max(len(row.tokens) - 1 for row in rows), context_limit(draft)
+    if longest > limit:
         raise UserError(
-            f"a held-out row of {len(tokens)} tokens is longer than the context of a candidate "
-            f"({runner.context_limit}): lower data.max_length"
+            f"a held-out row of {longest} tokens is longer than the context of a candidate "
+            f"({limit}): lower data.max_length"
         )
-    runner.prefill([tokens[: first + 1]], longest=len(tokens))
-    for start in range(first, len(tokens), CHUNK):
-        ids = torch.tensor([tokens[start : start + CHUNK]], device=runner.device)
-        logits = runner.run(ids)
-        assert logits is not None
-        runner.cache.advance([ids.shape[1]])
-        yield logits[0]
+    check_head(draft)
+
+
+def _agreements(
+    draft: PreTrainedModel,
+    rows: Sequence[Trajectory],
+    states: Sequence[Tensor],
+    head: Head,
+    temperature: float,
+) -> list[RowAgreement]:
+    """Of every row, in their order. Rows of like length are read in one pass."""
+    own = head_of(draft).sliced(head.weight.shape[0]).at(temperature)
+    head = head.on(draft.device)
+    lengths = np.array([len(row.tokens) - 1 for row in rows])
+    found: dict[int, RowAgreement] = {}
+    for batch in pack(np.argsort(lengths, kind="stable").tolist(), lengths, BATCH_TOKENS):
+        hidden = torch.cat(_states(draft, [rows[n] for n in batch]))
+        theirs = torch.cat([states[n] for n in batch]).to(draft.device)
+        sizes = [len(states[n]) for n in batch]
+        scores = token_agreement(hidden, own, theirs, head)
+        parts = (part.cpu().double().split(sizes) for part in scores)
+        for n, *of_row in zip(batch, *parts, strict=True):
+            kl, alpha, same = (part.sum().item() for part in of_row)
+            found[n] = RowAgreement(rows[n].id, len(states[n]), alpha, kl, same)
+    return [found[n] for n in range(len(rows))]
 
 
 def pool(rows: list[RowAgreement], bootstrap: Bootstrap) -> Agreement:

@@ -13,6 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from distill.artifacts import Artifact, build, fingerprint
 from distill.pipelines.inputs import output_root, plain
+from distill.process import return_freed_memory
 from distill.schema import TrackingConfig
 from distill.tracking.runs import FINGERPRINT, Job, Run, numbers, start_job
 
@@ -96,6 +97,8 @@ def run_stage(
             run.log_metrics(dict(numbers(artifact.counts)))
         else:
             run.log_up_to_date(artifact.counts)
+    if artifact.fresh:
+        return_freed_memory()
     opened.finished[digest] = artifact
     return artifact
 

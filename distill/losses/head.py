@@ -47,6 +47,11 @@ class Head:
         bias = None if self.bias is None else self.bias.to(device)
         return replace(self, weight=self.weight.to(device), bias=bias)
 
+    def at(self, temperature: float) -> "Head":
+        """The head whose logits are these over ``temperature``, under a soft cap too."""
+        softcap = None if self.softcap is None else self.softcap / temperature
+        return replace(self, scale=self.scale / temperature, softcap=softcap)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """The plain, differentiable definition: [T, D] → [T, V]."""
         out = torch.nn.functional.linear(hidden, self.weight, self.bias) * self.scale

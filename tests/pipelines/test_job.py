@@ -7,6 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from distill.pipelines import stage
+
 SUMMARY_KEYS = {
     "target", "draft", "parameter_ratio", "alpha", "alpha_low", "alpha_high", "alpha_empirical",
     "tokens_per_pass", "cost_ratio", "num_draft_tokens", "speedup", "speedup_low", "speedup_high",
@@ -58,12 +60,18 @@ def test_code_job_from_nothing_and_again(distill, capsys, manifests, tmp_path):
     assert {key: again[key] for key in same} == {key: first[key] for key in same}
 
 
-def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(distill, prompts, manifests):
+def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(
+    distill, prompts, manifests, monkeypatch
+):
+    """And each stage that did something ends by returning its memory."""
+    returned = []
+    monkeypatch.setattr(stage, "return_freed_memory", lambda: returned.append(1))
     arguments = ["data=jsonl", f"data.source.path={prompts}"]
     distill(*arguments, "pipeline=train")
     assert manifests() == {"prepare": 1, "generate": 1, "train": 1}
     distill(*arguments, "pipeline=train", "generate.temperature=0.5")
     assert manifests() == {"prepare": 1, "generate": 2, "train": 2}
+    assert len(returned) == 3 + 2
 
 
 def test_what_was_moved_is_not_done_again(distill, prompts, tmp_path, manifests):

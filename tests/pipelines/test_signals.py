@@ -98,16 +98,24 @@ def test_a_first_draft_is_the_reference_of_a_second(distill, last_metrics, tmp_p
     assert len(last_metrics()) == 4
 
 
-def test_a_cached_signal_belongs_to_its_target_tokenizer_and_template(distill, monkeypatch):
+def test_a_cached_signal_belongs_to_its_target_data_and_codec(distill, monkeypatch):
+    """What its fingerprint left out would serve the signal of something else."""
     made = []
-    monkeypatch.setattr(cache, "run_stage", lambda _, stage, settings, *rest: made.append(settings))
-    distill("pipeline=cache", "signal=hidden")
-    distill("pipeline=cache", "signal=hidden", "target.dtype=bfloat16")
+    monkeypatch.setattr(
+        cache, "run_stage", lambda _, stage, settings, read, produce: made.append((settings, read))
+    )
+    asked = ("pipeline=cache", "signal=sampled", "signal.draws=8")
+    for change in ((), ("signal.draws=9",), ("target.dtype=bfloat16",), ("seed=1",)):
+        distill(*asked, *change)
     for name in ("sha256", "tokenizer_sha256", "template_sha256"):
-        other = replace(inputs.target_identity, name)
-        monkeypatch.setattr(cache, "target_identity", other)
-        distill("pipeline=cache", "signal=hidden")
-    assert all(settings != made[0] for settings in made[1:])
+        monkeypatch.setattr(cache, "target_identity", replace(inputs.target_identity, name))
+        distill(*asked)
+    (first, corpora), *others = made
+    assert len(others) == 6
+    assert all(settings != first for settings, _ in others)
+    distill(*asked, "data.train_rows=23")
+    ((corpus,), (other,)) = corpora, made[-1][1]
+    assert other.fingerprint != corpus.fingerprint
 
 
 def replace(identity, name):

@@ -50,7 +50,7 @@ def folders(
     runs = [(one, 0, 1), (two, 0, 2), (two, 1, 2)]
     workers = [start(*run, port, request.param) for run in runs]
     try:
-        codes = [worker.wait(timeout=120) for worker in workers]
+        codes = [worker.wait(timeout=600) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
