@@ -31,8 +31,8 @@ def settle() -> None:
 def return_freed_memory() -> None:
     """Give what was freed back to the system, which after `settle` happens at no other time.
 
-    Between stages, whose blocks differ in size: else each leaves holes that the next cannot fill,
-    and a sweep's process grows with every training.
+    For when the sizes of blocks change, as between stages: else each leaves holes that the next
+    cannot fill, and a sweep's process grows with every training.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -26,6 +26,7 @@ from distill.training.callbacks.budget import Budget
 from distill.training.callbacks.candidates import Candidates, candidate_folders
 from distill.training.callbacks.decoding import Decoding
 from distill.training.callbacks.held_out import HeldOut
+from distill.training.callbacks.memory import ReturnMemory
 from distill.training.callbacks.progress import BudgetProgress
 from distill.training.callbacks.resume import RESUME, Resume, newest_resumable
 from distill.training.callbacks.signals import StopOnSignal
@@ -159,6 +160,7 @@ def callbacks(
         Budget(),
         Resume(folder / RESUME, config.resume_every_seconds),
         BudgetProgress(),
+        ReturnMemory(),
     ]
 
 

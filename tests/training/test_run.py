@@ -9,6 +9,7 @@ import torch
 from distill.errors import UserError
 from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.training import module, run
+from distill.training.callbacks import memory
 from distill.training.optim import scale_learning_rates
 
 
@@ -188,3 +189,22 @@ def test_a_budget_in_minutes_ends_too(tiny, tmp_path, monkeypatch) -> None:
     result, _, _ = tiny.train(tmp_path, monkeypatch, budget=BudgetConfig(minutes=0.005))
     assert result["seconds"] >= 0.3
     assert len(result["candidates"]) == 2
+
+
+def test_freed_memory_is_returned_once_when_the_optimizer_has_its_state(
+    tiny, tmp_path, monkeypatch
+) -> None:
+    built, counts = [], []
+    build = module.build_optimizers
+
+    def kept(*arguments):
+        built.extend(build(*arguments))
+        return built
+
+    monkeypatch.setattr(module, "build_optimizers", kept)
+    monkeypatch.setattr(
+        memory, "return_freed_memory", lambda: counts.append(len(built[0].state_dict()["state"]))
+    )
+    _, draft, windows = tiny.train(tmp_path, monkeypatch)
+    assert len(windows.seen) == 8
+    assert counts == [len(list(draft.parameters()))]
