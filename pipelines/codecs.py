@@ -109,10 +109,10 @@ def _compare(
 def _codecs(cfg: DictConfig, objective: Objective) -> dict[str, Codec]:
     found: dict[str, Codec] = {"hidden": Hidden()}
     objective.check(found["hidden"])  # refuses what no codec could mend
-    softness = {"temperature": objective.temperature}
+    softness = objective.temperature
     for every in (
-        {f"top_k {k}": TopKTail(k, **softness) for k in cfg.codecs.k},
-        {f"sampled {n}": Samples(n, **softness) for n in cfg.codecs.draws},
+        {f"top_k {k}": TopKTail(k, temperature=softness) for k in cfg.codecs.k},
+        {f"sampled {n}": Samples(n, temperature=softness) for n in cfg.codecs.draws},
     ):
         try:
             for codec in every.values():
