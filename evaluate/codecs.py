@@ -4,7 +4,7 @@ B rows, S tokens a row, T supervised tokens of a batch, P parameters of the draf
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.losses.reduce import gradient_scale
-from distill.teacher.codecs import Codec
+from distill.teacher.codecs import Codec, Samples
 from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import HiddenSignal, TeacherSignal, predicting_positions
 from distill.training.objective import Objective
@@ -50,10 +50,12 @@ def compare_codecs(
     *,
     repetitions: int = 4,
     seed: int = 0,
+    progress: Callable[[str], None] = lambda done: None,
 ) -> list[Fidelity]:
     """One line per codec. `repetitions`: encodings with other random numbers, at least 2.
 
-    The draft's own weights are not changed; its gradients are.
+    A codec that draws nothing has one encoding. `progress` is told of each that is done. The
+    draft's own weights are not changed; its gradients are.
     """
     student = Student(draft, vocabulary_size, None)
     work: list[tuple[Batch, Tensor, HiddenSignal]] = []
@@ -61,15 +63,18 @@ def compare_codecs(
         positions = predicting_positions(batch["supervised"])
         work.append((batch, positions, teacher.signal(batch, positions)))
     exact = _gradient(student, objective, work)
+    progress(f"exact gradient of {sum(at.numel() for _, at, _ in work)} tokens")
     found = []
     for name, codec in codecs.items():
         moments, sizes = _Moments(exact), 0.0
-        for repetition in range(repetitions):
-            encoded = _Encoded(codec, teacher, seed + repetition)
+        encodings = repetitions if isinstance(codec, Samples) else 1
+        for number in range(encodings):
+            encoded = _Encoded(codec, teacher, seed + number)
             coded = ((batch, at, encoded(signal.hidden)) for batch, at, signal in work)
             moments.add(_gradient(student, objective, coded))
             sizes += encoded.bytes_per_token
-        found.append(moments.fidelity(name, sizes / repetitions))
+            progress(f"{name}, encoding {number + 1} of {encodings}")
+        found.append(moments.fidelity(name, sizes / encodings))
     return found
 
 
@@ -104,20 +109,20 @@ class _Moments:
 
     def add(self, gradient: Tensor) -> None:
         self._total += gradient
-        self._squares += gradient.square().sum().item()
+        self._squares += _length(gradient) ** 2
         self._angles += _angle(gradient, self._exact)
         self._count += 1
 
     def fidelity(self, name: str, bytes_per_token: float) -> Fidelity:
-        n, length = self._count, self._exact.norm().item()
+        n, length = self._count, _length(self._exact)
         mean = self._total / n
-        variance = (self._squares - n * mean.square().sum().item()) / max(n - 1, 1)
+        variance = (self._squares - n * _length(mean) ** 2) / max(n - 1, 1)
         return Fidelity(
             codec=name,
             bytes_per_token=bytes_per_token,
             angle=self._angles / n,
             bias_angle=_angle(mean, self._exact),
-            norm_ratio=mean.norm().item() / length,
+            norm_ratio=_length(mean) / length,
             noise=math.sqrt(max(variance, 0.0)) / length,
             repetitions=n,
         )
@@ -132,11 +137,16 @@ def _gradient(
     for batch, positions, signal in work:
         student(batch, positions, signal, objective)[0].backward()
         tokens += positions.numel()
-    parts = [p.grad.double().flatten() for p in student.parameters() if p.grad is not None]
-    return torch.cat(parts) * (gradient_scale(tokens) or 0.0)
+    parts = [p.grad.flatten() for p in student.parameters() if p.grad is not None]
+    return torch.cat(parts).mul_(gradient_scale(tokens) or 0.0)
 
 
 def _angle(one: Tensor, other: Tensor) -> float:
     """Degrees."""
-    half = (one / one.norm() - other / other.norm()).norm() / 2  # accurate for small angles
-    return math.degrees(2 * math.asin(min(1.0, half.item())))
+    difference = (one / _length(one)).sub_(other / _length(other))
+    return math.degrees(2 * math.asin(min(1.0, _length(difference) / 2)))  # accurate if small
+
+
+def _length(gradient: Tensor) -> float:
+    """Summed in float64: of millions of squares, float32 would lose the small ones."""
+    return torch.linalg.vector_norm(gradient, dtype=torch.double).item()

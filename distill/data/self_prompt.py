@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,14 @@ def write_prompts(
                 raise _too_few(selection, first)
             path = folder / SHARDS / f"{shards:05d}.parquet"
             if not path.exists():
-                _write_shard(path, _sample(model, turn, settings, first, seed, decode))
-            before = len(selection.kept)
-            for tokens in pq.read_table(path)["tokens"].to_pylist():
-                selection.add(turn.words(tokens))
-            progress.advance(len(selection.kept) - before)
+                tokens: list[list[int]] = []
+                for batch in _samples(model, turn, settings, first, seed, decode):
+                    progress.advance(0, sum(map(len, batch)))  # what is kept shows later
+                    tokens += batch
+                _write_shard(path, tokens)
+            for sample in pq.read_table(path)["tokens"].to_pylist():
+                selection.add(turn.words(sample))
+            progress.advance(min(len(selection.kept), settings.prompts) - progress.done)
             shards += 1
     rows = [
         {"id": f"self-{number:06d}", "domain": "self_prompted", "prompt": words}
@@ -105,20 +108,19 @@ def write_prompts(
     }
 
 
-def _sample(
+def _samples(
     model: PreTrainedModel,
     turn: UserTurn,
     settings: SelfPromptedSource,
     first: int,
     seed: int,
     decode: Callable[..., Any],
-) -> list[list[int]]:
-    """The tokens of samples `first` to `first + shard_rows`."""
-    tokens: list[list[int]] = []
+) -> Iterator[list[list[int]]]:
+    """The tokens of samples `first` to `first + shard_rows`, batch by batch."""
     numbers = range(first, first + settings.shard_rows)
     for start in range(0, len(numbers), settings.batch_size):
         batch = numbers[start : start + settings.batch_size]
-        tokens += decode(
+        yield decode(
             model,
             [list(turn.opening)] * len(batch),
             sampling=Sampling(temperature=settings.temperature, top_p=settings.top_p),
@@ -127,7 +129,6 @@ def _sample(
             seed=seed,
             row_ids=[stable_hash("self prompt", number) for number in batch],
         ).tokens
-    return tokens
 
 
 def _write_shard(path: Path, tokens: list[list[int]]) -> None:

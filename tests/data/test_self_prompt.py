@@ -51,9 +51,11 @@ def prompts(folder) -> list[str]:
     return [json.loads(line)["prompt"] for line in lines]
 
 
-def test_samples_are_kept_or_dropped_by_hand(tmp_path) -> None:
+def test_samples_are_kept_or_dropped_by_hand(tmp_path, caplog) -> None:
     """Of the third shard the last is kept too, and cut off: two are asked for."""
-    counts = write(tmp_path)
+    with caplog.at_level("INFO"):
+        counts = write(tmp_path)
+    assert caplog.messages[-1].startswith("self-prompting: 2/2, ")  # and a rate, batch by batch
     assert prompts(tmp_path) == [SAID[0], SAID[7]]
     assert (counts["prompts"], counts["sampled"], counts["shards"]) == (2, 9, 3)
     assert counts["dropped"] == {

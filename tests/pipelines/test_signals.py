@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import json
+import re
 import shutil
 import weakref
 
@@ -135,4 +136,26 @@ def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
     assert found["hidden"]["angle"] < 0.1 < found["top_k 2"]["angle"]
     assert found["top_k 258"]["norm_ratio"] == pytest.approx(1.0, abs=0.01)
     assert found["sampled 4"]["noise"] > found["top_k 2"]["noise"]
-    assert "bytes/token" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "bytes/token" in printed.out
+    assert "codecs: sampled 4, encoding 2 of 2" in printed.out + printed.err
+
+
+def test_a_codec_that_the_objective_cannot_take_is_left_out(distill, tmp_path, capsys):
+    distill(
+        "pipeline=codecs", "draft=scratch", "objective=acceptance", "codecs.k=[2]",
+        "codecs.draws=[4,8]", "codecs.batches=1",
+    )  # fmt: skip
+    (path,) = (tmp_path / "outputs" / "artifacts" / "codecs").glob("*/codecs.json")
+    assert [one["codec"] for one in json.loads(path.read_text())] == ["hidden", "top_k 2"]
+    printed = capsys.readouterr()
+    (said,) = re.findall("codecs: (.*) left out: (.*) in the", printed.out + printed.err)
+    assert said == ("sampled 4, sampled 8", "acceptance is not linear")
+
+
+def test_an_objective_that_suits_no_codec_is_refused_at_once(distill, target, tmp_path, capsys):
+    ready = ("draft=ready", f"draft.model.id={target}")
+    with pytest.raises(SystemExit):
+        distill("pipeline=codecs", *ready, "objective.temperature=0")
+    assert "temperature" in capsys.readouterr().err
+    assert not (tmp_path / "outputs" / "artifacts").exists()
