@@ -41,9 +41,9 @@ def rows(*lengths: tuple[int, int]) -> list[Trajectory]:
     ]
 
 
-def of_probabilities(*probabilities: float, **changes: float) -> Head:
+def of_probabilities(*probabilities: float) -> Head:
     """A head whose logits are log p where the hidden state is 1."""
-    return Head(torch.tensor(probabilities)[:, None].log(), **changes)
+    return Head(torch.tensor(probabilities)[:, None].log())
 
 
 def by_definition(p_logits: Tensor, q_logits: Tensor, temperature: float) -> Tensor:
@@ -168,7 +168,7 @@ def test_a_row_beyond_a_drafts_context_is_one_clear_line() -> None:
 
 def test_a_draft_whose_head_is_not_known_is_refused() -> None:
     draft = tiny(1)
-    draft.lm_head.register_forward_hook(lambda module, args, logits: 2 * logits)
+    draft.lm_head.register_forward_hook(lambda *args: 2 * args[2])
     with pytest.raises(UserError, match=r"teach distill\.teacher\.head"):
         teacher_forced(tiny(0), {"d": lambda: draft}, rows((9, 3)), 40, bootstrap=BOOTSTRAP)
 
