@@ -137,7 +137,7 @@ class LeanForward:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated q [B, S, H, D] and k [B, S, G, D], and v [B, S, G, D]."""
         H, G = self._H, self._G
-        heads = layer.qkv(x).unflatten(-1, (H + 2 * G, self._D))
+        heads = layer.qkv(x).view(*x.shape[:2], H + 2 * G, self._D)
         qk, v = heads[:, :, : H + G], heads[:, :, H + G :]
         if layer.query_norm is not None and layer.key_norm is not None:
             qk = torch.cat((layer.query_norm(qk[:, :, :H]), layer.key_norm(qk[:, :, H:])), 2)
@@ -170,9 +170,9 @@ class LeanForward:
             )
             return out.transpose(1, 2).reshape(B, S, H * D)
         # The H/G query heads of a group attend to the same keys: they become rows of one product.
-        q = q.unflatten(2, (G, H // G)).permute(0, 2, 1, 3, 4).reshape(B, G, -1, D)
+        q = q.view(B, S, G, H // G, D).transpose(1, 2).reshape(B, G, -1, D)
         out = F.scaled_dot_product_attention(q, keys, values, mask, scale=layer.scale)
-        return out.view(B, G, S, H // G, D).permute(0, 2, 1, 3, 4).reshape(B, S, H * D)
+        return out.view(B, G, S, H // G, D).transpose(1, 2).reshape(B, S, H * D)
 
     def _mask(self, cache: RaggedCache, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """Additive mask [B, 1, S·H/G, L]; None where all of L is seen or causality does it."""

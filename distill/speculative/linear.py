@@ -59,7 +59,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if B * S == 1:
         result = torch.mv(weight, x.view(-1)).view(1, 1, -1)
     else:
-        result = torch.mm(weight, x.reshape(B * S, -1).T).T.reshape(B, S, -1)
+        result = torch.mm(weight, x.reshape(B * S, -1).t()).t().view(B, S, -1)
     return result if bias is None else result + bias
 
 

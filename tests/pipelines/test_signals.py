@@ -99,6 +99,7 @@ def test_a_first_draft_is_the_reference_of_a_second(distill, last_metrics, tmp_p
     assert len(last_metrics()) == 4
 
 
+@pytest.mark.slow
 def test_a_cached_signal_belongs_to_its_target_data_and_codec(distill, monkeypatch):
     """What its fingerprint left out would serve the signal of something else."""
     made = []
