@@ -74,9 +74,9 @@ def speculative_rule(
 
 
 def _at(distributions: Tensor, position: Tensor) -> Tensor:
-    """Each row's distribution at its own position: [B, K, V], [B] -> [B, V]."""
-    B, K, _ = distributions.shape
-    first = torch.arange(B, device=position.device) * K
+    """Each row's distribution at its own position: [B, n, V], position [B] < n -> [B, V]."""
+    B, n, _ = distributions.shape
+    first = torch.arange(B, device=position.device) * n
     # Rows are copied whole; indexing by two tensors would go element by element.
     return distributions.flatten(0, 1).index_select(0, first + position)
 
