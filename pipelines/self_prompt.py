@@ -14,6 +14,7 @@ from distill.data.sources.self_prompted import self_prompted
 from distill.data.user_turn import UserTurn, user_turn
 from distill.errors import UserError
 from distill.models.target import eos_token_ids
+from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.inputs import (
     load_configured_target,
     target_config,
@@ -74,6 +75,13 @@ def _write(cfg: DictConfig, source: SelfPromptedSource) -> Artifact:
 
     def produce(folder: Path, _: Run) -> dict[str, Any]:
         turn = _turn(cfg)
-        return write_prompts(load_configured_target(cfg), turn, source, folder, seed=cfg.seed)
+        return write_prompts(
+            load_configured_target(cfg),
+            turn,
+            source,
+            folder,
+            vocabulary_size=shared_vocabulary(target_folder(cfg), None).size,
+            seed=cfg.seed,
+        )
 
     return run_stage(cfg, "self_prompt", settings, [], produce)

@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,15 @@ def write_prompts(
     settings: SelfPromptedSource,
     folder: Path,
     *,
+    vocabulary_size: int | None = None,
     seed: int = 0,
     decode: Callable[..., Any] = decode,
 ) -> dict[str, Any]:
     """Write `folder/prompts.jsonl`: `settings.prompts` rows with id, domain and prompt.
 
     Samples lie in `folder/shards` as they are drawn; a second call draws those that are missing,
-    and the result is the same. Sample n has a random stream of its own.
+    and the result is the same. Sample n has a random stream of its own. vocabulary_size: real ids
+    of the target; a padded head has more rows.
 
     Returns:
         prompts, sampled, shards, and the number dropped for each reason.
@@ -78,6 +81,7 @@ def write_prompts(
         UserError: too few of the samples can be used.
     """
     (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+    sample = partial(decode, vocabulary_size=vocabulary_size)
     selection, shards = Selection(settings), 0
     with Progress("self-prompting", settings.prompts) as progress:
         while len(selection.kept) < settings.prompts:
@@ -87,12 +91,12 @@ def write_prompts(
             path = folder / SHARDS / f"{shards:05d}.parquet"
             if not path.exists():
                 tokens: list[list[int]] = []
-                for batch in _samples(model, turn, settings, first, seed, decode):
+                for batch in _samples(model, turn, settings, first, seed, sample):
                     progress.advance(0, sum(map(len, batch)))  # what is kept shows later
                     tokens += batch
                 _write_shard(path, tokens)
-            for sample in pq.read_table(path)["tokens"].to_pylist():
-                selection.add(turn.words(sample))
+            for sampled in pq.read_table(path)["tokens"].to_pylist():
+                selection.add(turn.words(sampled))
             progress.advance(min(len(selection.kept), settings.prompts) - progress.done)
             shards += 1
     rows = [

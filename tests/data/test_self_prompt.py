@@ -36,14 +36,15 @@ def source(**changes) -> SelfPromptedSource:
     return found
 
 
-def echo(model, prompts, *, row_ids, eos_token_ids, **_):
+def echo(model, prompts, *, row_ids, eos_token_ids, vocabulary_size, **_):
+    assert vocabulary_size == 9  # a padded head has more rows
     assert prompts == [[7, 8]] * len(row_ids)
     assert eos_token_ids == (1, 5)
     return SimpleNamespace(tokens=[[NUMBER[row]] for row in row_ids])
 
 
 def write(folder, decode=echo, **changes) -> dict[str, Any]:
-    return write_prompts(None, TURN, source(**changes), folder, decode=decode)  # type: ignore[arg-type]
+    return write_prompts(None, TURN, source(**changes), folder, vocabulary_size=9, decode=decode)  # type: ignore[arg-type]
 
 
 def prompts(folder) -> list[str]:
