@@ -32,6 +32,8 @@ class EvaluateConfig:
     max_candidates: int = 3
     """Decoded for real: the best by teacher-forced alpha on held-out rows, and always the last."""
     num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4])
+    confidence_threshold: float = 0.0
+    """A round ends early behind a token to which the draft gave less probability; 0: never."""
     samplings: list[SamplingConfig] = field(default_factory=lambda: [SamplingConfig()])
     batch_sizes: list[int] = field(default_factory=lambda: [1])
     contexts: list[int] = field(default_factory=lambda: [256, 1024, 4096])

@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 
 from distill.errors import UserError
 from distill.evaluate.records import Measurement, Prompt
-from distill.speculative import Sampling
+from distill.speculative import Confident, Sampling
+from distill.speculative.lengths import DraftLength
 
 NO_PART_OF_GREEDY = {"top_k", "top_p", "min_p"}
 
@@ -22,10 +23,17 @@ class Load:
     seed: int
     contexts: tuple[int, ...] = ()
     """Edges of the context-length buckets."""
+    confidence_threshold: float = 0.0
+    """Rounds end early behind a token of less confidence; 0: they do not."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.batch_size < 1:
             raise UserError("evaluate.max_new_tokens and evaluate.batch_sizes must be at least 1")
+
+    def draft_length(self, k: int) -> DraftLength:
+        """How long the rounds of an arm of this k are."""
+        threshold = self.confidence_threshold
+        return Confident(k, threshold) if k and threshold else k
 
     @property
     def sampling_name(self) -> str:

@@ -26,6 +26,7 @@ class Grid:
     """What is measured: every k at every load. contexts: edges of the context-length buckets.
 
     racing: arms that can no longer win stop decoding, by this bootstrap; None: all decode all.
+    confidence_threshold: k is the most that is drafted; a round ends behind a less confident token.
     """
 
     num_draft_tokens: Sequence[int]
@@ -37,6 +38,7 @@ class Grid:
     seed: int
     contexts: Sequence[int] = ()
     racing: Bootstrap | None = None
+    confidence_threshold: float = 0.0
 
     def loads(self) -> list[Load]:
         return [
@@ -48,6 +50,7 @@ class Grid:
                 self.vocabulary_size,
                 self.seed,
                 tuple(self.contexts),
+                self.confidence_threshold,
             )
             for sampling, batch_size in product(self.samplings, self.batch_sizes)
         ]
@@ -82,6 +85,7 @@ class Evaluation:
         return {
             "draft": best.candidate,
             "num_draft_tokens": best.num_draft_tokens,
+            "confidence_threshold": best.confidence_threshold,
             "alpha": best.alpha.value,
             "alpha_low": best.alpha.low,
             "alpha_high": best.alpha.high,

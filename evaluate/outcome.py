@@ -5,10 +5,10 @@ numbers and verdict stand at the top level too. An interval is {"value", "low", 
 null stands where nothing was counted.
 
 Top level:
-    sampling, batch_size, draft, num_draft_tokens, alpha, alpha_low, alpha_high, alpha_empirical,
-    tokens_per_pass, draft_utilisation, cost_ratio, verify_cost, speedup, speedup_low,
-    speedup_high, speedup_end_to_end, predicted_speedup, engine_efficiency, verdict, reason,
-    break_even_alpha, best_k, draft_weights_sha256, parameter_ratio
+    sampling, batch_size, draft, num_draft_tokens, confidence_threshold, alpha, alpha_low,
+    alpha_high, alpha_empirical, tokens_per_pass, draft_utilisation, cost_ratio, verify_cost,
+    speedup, speedup_low, speedup_high, speedup_end_to_end, predicted_speedup, engine_efficiency,
+    verdict, reason, break_even_alpha, best_k, draft_weights_sha256, parameter_ratio
         flat numbers and texts, of the champion of the first load
     loads         [load], in the configured order
     domains       [part], by name, of the first load's champion
@@ -33,9 +33,10 @@ line:
     sampling, batch_size, candidate, num_draft_tokens, alpha, cost_ratio, verify_cost,
     predicted_v1 (v = 1, the paper's formula), predicted (with v), measured (interval), efficiency
 arm:          everything of `select.TableRow`: alpha and the speedups as intervals, the rest plain
-    sampling, batch_size, candidate, num_draft_tokens, units, alpha, alpha_empirical,
-    tokens_per_pass, draft_utilisation, cost_ratio, verify_cost, predicted_speedup, speedup,
-    speedup_end_to_end, engine_efficiency, tested_at [k], alpha_at [k]
+    sampling, batch_size, candidate, num_draft_tokens, confidence_threshold, units, alpha,
+    alpha_empirical, tokens_per_pass, draft_utilisation, cost_ratio, verify_cost, expected_tokens,
+    drafts_per_pass, predicted_speedup, speedup, speedup_end_to_end, engine_efficiency,
+    tested_at [k], alpha_at [k]
 candidate:    name, weights_sha256, parameters, tokens (trained, null if unknown),
               kl, alpha, agreement (teacher-forced on validation rows, null if not measured),
               decoded (false: screened out)
@@ -49,13 +50,12 @@ from dataclasses import asdict, dataclass
 from math import isnan
 from typing import Any
 
-from distill.evaluate.acceptance import Cost
 from distill.evaluate.load import Load
 from distill.evaluate.measure import Evaluation
 from distill.evaluate.proxies import Teacher, correlate
 from distill.evaluate.racing import passes
 from distill.evaluate.records import Arm
-from distill.evaluate.select import TableRow, predict
+from distill.evaluate.select import TableRow
 
 FILE = "evaluation.json"
 ONLY_IN_FILE = ("table", "candidates", "prompts", "target")
@@ -151,7 +151,7 @@ def _lines(load: Load, evaluation: Evaluation) -> list[dict[str, Any]]:
             "alpha": row.alpha.value,
             "cost_ratio": row.cost_ratio,
             "verify_cost": row.verify_cost,
-            "predicted_v1": predict(row.alpha.value, row.num_draft_tokens, Cost(row.cost_ratio)),
+            "predicted_v1": row.predicted_v1,
             "predicted": row.predicted_speedup,
             "measured": asdict(row.speedup),
             "efficiency": row.engine_efficiency,

@@ -1,7 +1,7 @@
 """One row per prompt × setting × candidate × repetition: what was measured, before any pooling."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class Measurement:
     prompt_id names the conversation. unit names the conversations that were batched together: they
     shared one clock, so times are resampled by it. draft_steps and verify_steps count the batch's
     passes, shared out like the times. bucket: of the prompt's length. committed: tokens emitted.
+    confidence_threshold: where above 0, rounds of fewer than num_draft_tokens ended below it.
     """
 
     prompt_id: str
@@ -73,6 +74,7 @@ class Measurement:
     tested_at: list[int]
     accepted_at: list[int]
     alpha_at: list[float]
+    confidence_threshold: float = 0.0
 
     @property
     def arm(self) -> Arm:
@@ -112,7 +114,8 @@ def write_rows(path: Path, rows: Sequence[Measurement]) -> None:
 def read_rows(path: Path) -> list[Measurement]:
     """The rows of one file. UserError where it is not a file of measurements."""
     table = parquet.read_table(path)
-    names = [field.name for field in fields(Measurement)]
-    if missing := [name for name in names if name not in table.column_names]:
+    needed = [field.name for field in fields(Measurement) if field.default is MISSING]
+    if missing := [name for name in needed if name not in table.column_names]:
         raise UserError(f"{path} has no column {missing[0]!r}: it is not a measurements file")
-    return [Measurement(**record) for record in table.select(names).to_pylist()]
+    known = [field.name for field in fields(Measurement) if field.name in table.column_names]
+    return [Measurement(**record) for record in table.select(known).to_pylist()]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distill.errors import UserError
-from distill.evaluate.acceptance import Cost, predicted_speedup
+from distill.evaluate.acceptance import Cost, expected_tokens
 from distill.evaluate.pooling import (
     decode_seconds,
     over_prompts,
@@ -23,10 +23,14 @@ class TableRow:
 
     speedup and its prediction are of decoding; speedup_end_to_end includes prompt passes.
     verify_cost is v; tested_at[i] and alpha_at[i] belong to the i-th drafted token of a round.
+    expected_tokens and drafts_per_pass are what the prediction is made from: at a fixed k the
+    formula's (1 − alpha^(k+1)) / (1 − alpha) and k; where rounds end by confidence there is no such
+    formula, and they are 1 + alpha · (drafts tested per pass) and the steps counted.
     """
 
     candidate: str
     num_draft_tokens: int
+    confidence_threshold: float
     units: int
     alpha: Interval
     alpha_empirical: float
@@ -34,6 +38,8 @@ class TableRow:
     draft_utilisation: float
     cost_ratio: float
     verify_cost: float
+    expected_tokens: float
+    drafts_per_pass: float
     predicted_speedup: float
     speedup: Interval
     speedup_end_to_end: Interval
@@ -48,6 +54,11 @@ class TableRow:
     @property
     def cost(self) -> Cost:
         return Cost(self.cost_ratio, self.verify_cost)
+
+    @property
+    def predicted_v1(self) -> float:
+        """The prediction with v = 1, as the paper has it."""
+        return self.expected_tokens / (1 + self.drafts_per_pass * self.cost_ratio)
 
 
 def tabulate(rows: Sequence[Measurement], bootstrap: Bootstrap) -> list[TableRow]:
@@ -110,26 +121,22 @@ def _pace(rows: Sequence[Measurement], arm: Arm) -> Sums:
     return per_token([row for row in rows if row.arm == arm], decode_seconds)
 
 
-def predict(alpha: float, k: int, cost: Cost) -> float:
-    """`predicted_speedup` at a measured alpha: sums of floats may pass 1; NaN where untested."""
-    return predicted_speedup(min(alpha, 1.0), k, cost) if alpha >= 0 else float("nan")
-
-
 def _by_name(arm: Arm) -> tuple[str, int]:
     return arm.candidate, arm.num_draft_tokens
 
 
 def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstrap) -> TableRow:
     plain = same_units(plain, rows)
-    k = rows[0].num_draft_tokens
     alpha = over_prompts(rows, "alpha_sum", "tested", bootstrap)
     cost = _cost(rows, plain)
     faster = speedup(plain, rows, decode_seconds, bootstrap)
-    predicted = predict(alpha.value, k, cost)
+    expected, drafts = _expected(rows, alpha.value)
+    predicted = expected / (cost.v + drafts * cost.c)
     tested = _sum_lists([row.tested_at for row in rows])
     return TableRow(
         candidate=rows[0].candidate,
-        num_draft_tokens=k,
+        num_draft_tokens=rows[0].num_draft_tokens,
+        confidence_threshold=rows[0].confidence_threshold,
         units=len({row.unit for row in rows}),
         alpha=alpha,
         alpha_empirical=ratio(rows, "accepted", "tested"),
@@ -137,6 +144,8 @@ def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstra
         draft_utilisation=ratio(rows, "accepted", "drafted"),
         cost_ratio=cost.c,
         verify_cost=cost.v,
+        expected_tokens=expected,
+        drafts_per_pass=drafts,
         predicted_speedup=predicted,
         speedup=faster,
         speedup_end_to_end=speedup(
@@ -149,6 +158,16 @@ def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstra
             for total, count in zip(_sum_lists([r.alpha_at for r in rows]), tested, strict=True)
         ],
     )
+
+
+def _expected(rows: list[Measurement], alpha: float) -> tuple[float, float]:
+    """Tokens and drafts per pass that alpha makes one expect; NaN tokens where none was tested."""
+    k = rows[0].num_draft_tokens
+    if rows[0].confidence_threshold:
+        tokens = 1 + alpha * ratio(rows, "tested", "target_passes")
+        return tokens, ratio(rows, "draft_steps", "verify_steps")
+    # Sums of floats may pass 1.
+    return (expected_tokens(min(alpha, 1.0), k) if alpha >= 0 else float("nan")), k
 
 
 def _cost(rows: list[Measurement], plain: list[Measurement]) -> Cost:

@@ -123,7 +123,7 @@ def _decode(
         bench.target,
         [prompt.tokens for prompt in batch],
         drafter=None if arm == PLAIN_ARM else bench.drafters[arm.candidate],
-        num_draft_tokens=arm.num_draft_tokens,
+        num_draft_tokens=load.draft_length(arm.num_draft_tokens),
         sampling=load.sampling,
         max_new_tokens=most,
         eos_token_ids=load.eos_token_ids,
@@ -167,6 +167,7 @@ def _rows(
             tested_at=[at.tested for at in record.per_position],
             accepted_at=[at.accepted for at in record.per_position],
             alpha_at=[at.alpha_sum for at in record.per_position],
+            confidence_threshold=load.confidence_threshold,
         )
         for prompt, record in zip(batch, out.stats.per_prompt, strict=True)
     ]

@@ -5,12 +5,11 @@ from typing import Any
 
 from rich.table import Table
 
-from distill.evaluate.acceptance import Cost
 from distill.evaluate.load import Load
 from distill.evaluate.measure import Evaluation
 from distill.evaluate.parts import Part
 from distill.evaluate.records import Arm
-from distill.evaluate.select import TableRow, predict
+from distill.evaluate.select import TableRow
 from distill.evaluate.statistics import Interval
 from distill.evaluate.tables import as_text
 
@@ -57,7 +56,6 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
     most = max(row.units for row in table)
     for row in table:
         won = row.arm == champion
-        paper = predict(row.alpha.value, row.num_draft_tokens, Cost(row.cost_ratio))
         view.add_row(
             f"{row.candidate} ★" if won else row.candidate,
             str(row.num_draft_tokens),
@@ -67,7 +65,7 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
             f"{row.draft_utilisation:.0%}",
             f"{row.cost_ratio:.3f}",
             f"{row.verify_cost:.2f}",
-            f"{paper:.2f}×",
+            f"{row.predicted_v1:.2f}×",
             f"{row.predicted_speedup:.2f}×",
             _speedup(row.speedup),
             f"{row.engine_efficiency:.2f}",
@@ -80,6 +78,11 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
         " efficiency: speedup / predicted. ★ highest lower bound of speedup,"
         " or its equal with more alpha on held-out rows."
     )
+    if load.confidence_threshold:
+        view.caption += (
+            f" k: at most; a round ends behind a token that the draft gave less than "
+            f"{load.confidence_threshold:g}, and alpha is of what was tested."
+        )
     if left := sum(row.units < most for row in table):
         view.caption += f" {left} of {len(table)} left the race before all prompts."
     return view

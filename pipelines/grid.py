@@ -34,6 +34,10 @@ def check_evaluation(cfg: DictConfig, source: Any) -> None:
     for name in ("num_prompts", "max_new_tokens", "max_candidates", "bootstrap"):
         if asked[name] < 1:
             raise UserError(f"evaluate.{name}={asked[name]}: give at least 1")
+    if not 0 <= asked["confidence_threshold"] <= 1:
+        raise UserError(
+            f"evaluate.confidence_threshold={asked['confidence_threshold']}: a probability, 0 to 1"
+        )
     _check_domains(cfg, source)
     check_batches(cfg, most_conversations(cfg))
     for folder in named_folders(cfg):
@@ -74,6 +78,7 @@ def make_grid(cfg: DictConfig, vocabulary: int) -> "Grid":
         seed=cfg.seed,
         contexts=list(asked.contexts),
         racing=_bootstrap(cfg) if asked.racing else None,
+        confidence_threshold=asked.confidence_threshold,
     )
 
 

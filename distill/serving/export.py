@@ -44,14 +44,14 @@ def export_draft(
     torch_dtype = export_dtype(dtype)
     if destination.exists() and not (destination / "config.json").is_file():
         raise UserError(f"{destination} exists and is no exported draft: choose another folder.")
-    num_draft_tokens = int(numbers["num_draft_tokens"])
     partial = destination.with_name(f"{destination.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     transformers.write(
         champion_folder,
         partial,
         target=target_folder,
-        num_draft_tokens=num_draft_tokens,
+        num_draft_tokens=int(numbers["num_draft_tokens"]),
+        confidence_threshold=numbers.get("confidence_threshold", 0.0),
         dtype=torch_dtype,
     )
     card = model_card.render(

@@ -17,12 +17,14 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("alpha_empirical", "The same, counted", ".3f"),
     ("tokens_per_pass", "Tokens per target pass", ".3f"),
     ("num_draft_tokens", "Tokens drafted per round (k)", ".0f"),
+    ("confidence_threshold", "A round ends behind a drafted token less likely than", ".2f"),
     ("cost_ratio", "Time of a draft step / time of a target step", ".3f"),
     ("predicted_speedup", "Speedup predicted from alpha and the step times", ".3f"),
     ("engine_efficiency", "Measured / predicted speedup", ".3f"),
     ("parameter_ratio", "Draft parameters / target parameters", ".3f"),
     ("train_tokens", "Training tokens", ",.0f"),
 )
+NO_THRESHOLD = ("confidence_threshold", 0.0)
 
 
 def render(
@@ -47,8 +49,8 @@ def render(
         *_measured(numbers, measurement),
         "## Serve it\n\nRun where this folder is "
         f"`{draft}`.\n\n### vLLM\n\n```sh\n{vllm.command(target, draft, k)}\n```\n\n"
-        "vLLM drafts greedily unless told otherwise; at a temperature above 0 its acceptance "
-        "therefore differs from alpha above.\n\n### transformers\n\n"
+        "vLLM always drafts k tokens, and greedily unless told otherwise; at a temperature above 0 "
+        "its acceptance therefore differs from alpha above.\n\n### transformers\n\n"
         f"```python\n{transformers.command(target, draft, k)}\n```",
         "## Lineage" + _pairs(lineage),
     ]
@@ -92,7 +94,7 @@ def _measured(numbers: Mapping[str, Any], measurement: Mapping[str, Any]) -> lis
 def _numbers_table(numbers: Mapping[str, Any]) -> str:
     lines = ["| | value | 95% interval |", "|---|---|---|"]
     for key, label, form in ROWS:
-        if numbers.get(key) is None:
+        if numbers.get(key) is None or (key, numbers[key]) == NO_THRESHOLD:
             continue
         low, high = numbers.get(f"{key}_low"), numbers.get(f"{key}_high")
         interval = "" if low is None or high is None else f"{low:{form}} to {high:{form}}"

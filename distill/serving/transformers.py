@@ -27,27 +27,37 @@ class ExportError(RuntimeError):
 
 
 def write(
-    champion: Path, destination: Path, *, target: Path, num_draft_tokens: int, dtype: torch.dtype
+    champion: Path,
+    destination: Path,
+    *,
+    target: Path,
+    num_draft_tokens: int,
+    confidence_threshold: float = 0.0,
+    dtype: torch.dtype,
 ) -> None:
     """Write weights in `dtype`, the target's tokenizer, template and EOS list, and k.
 
-    transformers reads k, the tokens drafted per round, from the *draft's* generation_config, so
-    that `assistant_model=` alone drafts the way the draft was measured.
+    transformers reads k, the tokens drafted per round, and the confidence below which a round ends
+    from the *draft's* generation_config, so that `assistant_model=` alone drafts the way the draft
+    was measured.
     """
     draft = load_draft(champion, dtype=torch.float32, device="cpu")
     save_draft(draft, destination, target, dtype=dtype)
     path = destination / "generation_config.json"
     generation = json.loads(path.read_text(encoding="utf-8"))
-    generation |= assistant_settings(num_draft_tokens)
+    generation |= assistant_settings(num_draft_tokens, confidence_threshold)
     path.write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
 
 
-def assistant_settings(num_draft_tokens: int) -> dict[str, Any]:
-    """Always draft k tokens. By default transformers varies k and stops early at low confidence."""
+def assistant_settings(num_draft_tokens: int, confidence_threshold: float) -> dict[str, Any]:
+    """Always draft k tokens, or until one falls below the threshold.
+
+    By default transformers varies k and stops early below 0.4.
+    """
     return {
         "num_assistant_tokens": num_draft_tokens,
         "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": 0.0,
+        "assistant_confidence_threshold": confidence_threshold,
     }
 
 

@@ -2,11 +2,12 @@
 
 from distill.speculative.decode import Output, decode
 from distill.speculative.drafters import Drafter, LayerDrafter, ModelDrafter, Proposal
-from distill.speculative.lengths import Adaptive
+from distill.speculative.lengths import Adaptive, Confident
 from distill.speculative.sampling import Sampling
 
 __all__ = [
     "Adaptive",
+    "Confident",
     "Drafter",
     "LayerDrafter",
     "ModelDrafter",

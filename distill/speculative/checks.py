@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from distill.errors import UserError
 from distill.speculative.drafters import Drafter
 from distill.speculative.forward import head_size
-from distill.speculative.lengths import Adaptive
+from distill.speculative.lengths import DraftLength
 from distill.speculative.sampling import Sampling
 
 # Heads padded for the hardware differ by less than this; a larger difference is another tokenizer.
@@ -54,7 +54,7 @@ def check_prompts(prompts: Sequence[Sequence[int]], vocabulary: int, limit: int)
 
 
 def check_numbers(
-    drafter: Drafter | None, num_draft_tokens: int | Adaptive, max_new_tokens: int
+    drafter: Drafter | None, num_draft_tokens: DraftLength, max_new_tokens: int
 ) -> None:
     if isinstance(num_draft_tokens, int) and num_draft_tokens < 0:
         raise UserError(f"num_draft_tokens must be 0 or more; got {num_draft_tokens}.")

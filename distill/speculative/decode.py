@@ -12,7 +12,7 @@ from distill.speculative import checks
 from distill.speculative.cache import RaggedCache
 from distill.speculative.drafters import Batch, Drafter
 from distill.speculative.features import context_limit
-from distill.speculative.lengths import Adaptive, most_drafts
+from distill.speculative.lengths import DraftLength, most_drafts
 from distill.speculative.loop import Loop, Row, Rule, Timing
 from distill.speculative.processors import Distribution
 from distill.speculative.rule import speculative_rule
@@ -36,7 +36,7 @@ def decode(
     prompts: Sequence[Sequence[int]],
     *,
     drafter: Drafter | None = None,
-    num_draft_tokens: int | Adaptive = 0,
+    num_draft_tokens: DraftLength = 0,
     sampling: Sampling | Sequence[Sampling] = Sampling(),  # noqa: B008 (frozen)
     max_new_tokens: int = 128,
     eos_token_ids: Sequence[int] = (),
@@ -52,7 +52,8 @@ def decode(
         target: any transformers causal LM with full or sliding-window attention.
         prompts: token ids, each of at least one token and shorter than the target's context.
         drafter: what guesses; None is plain decoding through the same forward path.
-        num_draft_tokens: k per round, or `Adaptive`. Clipped near a limit of either model.
+        num_draft_tokens: k per round, `Confident` or `Adaptive`. Clipped near a limit of either
+            model.
         sampling: one setting, or one per prompt.
         max_new_tokens: exact budget of each row; a row also ends where the target's context does.
         eos_token_ids: ids that end a row (the target's list; the drafter's own counts for nothing).

@@ -69,9 +69,8 @@ class Drafter(Protocol):
     def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
         """Draft k tokens for every row.
 
-        `keep_going`, where given, is told after each token how sure the draft was of it (its
-        largest raw probability, [B]) and ends the proposal early by returning False. Rows without
-        room are padding.
+        `keep_going`, where given, is told after each token which probability the draft gave it,
+        [B], and ends the proposal early by returning False. Rows without room are padding.
         """
         ...
 
@@ -128,7 +127,7 @@ class ModelDrafter:
             tokens = torch.cat((tokens, token), 1)
             if q is not None:
                 probabilities.append(q)
-            if keep_going is not None and not keep_going(_confidence(logits)):
+            if keep_going is not None and not keep_going(self._confidence(logits, token, q)):
                 break
         return Proposal(tokens, torch.cat(probabilities, 1) if probabilities else None)
 
@@ -139,6 +138,13 @@ class ModelDrafter:
             return distribution.best(logits, contexts, drafts, first=j), None
         q = distribution(logits, contexts, drafts, first=j)
         return sample(q[:, 0], self._batch.uniforms[:, j])[:, None], q
+
+    def _confidence(self, logits: Tensor, token: Tensor, q: Tensor | None) -> Tensor:
+        """The probability of the drawn tokens [B, 1]: [B]. An argmax has that of its raw logits."""
+        if q is not None and self._batch.distribution.sampled:
+            return q[:, 0].gather(1, token).squeeze(1)
+        precise = logits[:, 0].float()
+        return (precise.gather(1, token).squeeze(1) - precise.logsumexp(-1)).exp()
 
     def commit(self, accepted: Sequence[int]) -> None:
         cache = self._runner.cache
@@ -210,9 +216,3 @@ def _layer_list(inner: nn.Module, total: int) -> tuple[nn.Module, str]:
     raise UserError(
         f"{type(inner).__name__} keeps its decoder layers in no list of {total} modules."
     )
-
-
-def _confidence(logits: Tensor) -> Tensor:
-    """The largest softmax probability of logits [B, 1, V]: [B]."""
-    precise = logits[:, 0].float()
-    return (precise.amax(-1) - precise.logsumexp(-1)).exp()

@@ -1,19 +1,11 @@
-"""How many tokens to draft: a fixed k, or as long as the next draft is expected to pay.
+"""How many tokens to draft: a fixed k, while the draft is confident, or while a draft should pay.
 
-Whether position j+1 is drafted may depend only on what was drafted up to j and on earlier rounds,
-never on the draft at j+1 itself; so the choice changes the cost of a round and never the law of
-its tokens.
+Confidence: the probability that the draft gave to the token that it drew.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from distill.errors import UserError
-
-BINS = 8
-PRIOR_WEIGHT = 4.0
 
 
 @dataclass(frozen=True)
@@ -40,71 +32,28 @@ class Adaptive:
             raise UserError("Adaptive.cost_ratio must be positive, or None to measure it.")
 
 
-def most_drafts(num_draft_tokens: int | Adaptive) -> int:
+@dataclass(frozen=True)
+class Confident:
+    """Draft up to `max_draft_tokens`, but none behind a token of less confidence than `threshold`.
+
+    What transformers calls `assistant_confidence_threshold` and llama.cpp `--draft-p-min`.
+    """
+
+    max_draft_tokens: int
+    threshold: float
+
+    def __post_init__(self):
+        if self.max_draft_tokens < 1:
+            raise UserError("Confident.max_draft_tokens must be at least 1.")
+        if not 0 <= self.threshold <= 1:
+            raise UserError("Confident.threshold is a probability: give 0 to 1.")
+
+
+DraftLength = int | Adaptive | Confident
+
+
+def most_drafts(num_draft_tokens: DraftLength) -> int:
     """The most tokens a round can draft."""
-    if isinstance(num_draft_tokens, Adaptive):
-        return num_draft_tokens.max_draft_tokens
-    return num_draft_tokens
-
-
-class Calibration:
-    """Acceptance frequency by confidence bin, for one row. Starts from the confidence itself."""
-
-    def __init__(self):
-        centres = [(b + 0.5) / BINS for b in range(BINS)]
-        self._accepted = [PRIOR_WEIGHT * centre for centre in centres]
-        self._tested = [PRIOR_WEIGHT] * BINS
-
-    def estimate(self, bin_: int) -> float:
-        return self._accepted[bin_] / self._tested[bin_]
-
-    def mean(self) -> float:
-        """What to expect of a token not drafted yet."""
-        return sum(self._accepted) / sum(self._tested)
-
-    def record(self, bin_: int, accepted: bool) -> None:
-        self._tested[bin_] += 1
-        self._accepted[bin_] += accepted
-
-
-class AdaptiveLengths:
-    """One round after another: passed to `propose` as its `keep_going`."""
-
-    def __init__(self, rows: int):
-        self._calibrations = [Calibration() for _ in range(rows)]
-        self.begin(1.0)
-
-    def begin(self, cost_ratio: float) -> None:
-        self._cost = cost_ratio
-        rows = len(self._calibrations)
-        self._running = [1.0] * rows
-        self._expected = [1.0] * rows
-        self._bins: list[list[int]] = [[] for _ in range(rows)]
-        self._open = [True] * rows
-
-    @property
-    def counts(self) -> list[int]:
-        """How many drafts each row wanted."""
-        return [len(bins) for bins in self._bins]
-
-    def __call__(self, confidence: Tensor) -> bool:
-        for row, sure in enumerate(confidence.tolist()):
-            if self._open[row]:
-                self._extend(row, min(int(sure * BINS), BINS - 1))
-        return any(self._open)
-
-    def _extend(self, row: int, bin_: int) -> None:
-        calibration = self._calibrations[row]
-        self._bins[row].append(bin_)
-        self._running[row] *= calibration.estimate(bin_)
-        self._expected[row] += self._running[row]
-        gain = self._running[row] * calibration.mean()
-        spent = 1 + len(self._bins[row]) * self._cost
-        self._open[row] = gain * spent > self._cost * self._expected[row]
-
-    def record(self, row: int, tested: int, accepted: int) -> None:
-        for position, bin_ in enumerate(self._bins[row][:tested]):
-            self._calibrations[row].record(bin_, position < accepted)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self._calibrations = [self._calibrations[row] for row in rows]
+    if isinstance(num_draft_tokens, int):
+        return num_draft_tokens
+    return num_draft_tokens.max_draft_tokens

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from distill.speculative.drafters import Batch, Drafter, Proposal
-from distill.speculative.lengths import Adaptive, AdaptiveLengths, most_drafts
+from distill.speculative.lengths import DraftLength, most_drafts
+from distill.speculative.pacing import varying_lengths
 from distill.speculative.rule import Verdict, greedy_rule
 from distill.speculative.runner import Runner
 from distill.speculative.stats import PromptStats
@@ -63,7 +64,7 @@ class Loop:
     batch: Batch
     target: Runner
     drafter: Drafter | None
-    draft_length: int | Adaptive
+    draft_length: DraftLength
     rows: list[Row]
     streams: Uniforms
     eos: frozenset[int]
@@ -72,8 +73,7 @@ class Loop:
 
     def run(self) -> Timing:
         self._most = most_drafts(self.draft_length)
-        adaptive = isinstance(self.draft_length, Adaptive)
-        self._lengths = AdaptiveLengths(len(self.rows)) if adaptive else None
+        self._lengths = varying_lengths(self.draft_length, len(self.rows))
         start = self._clock()
         self.target.prefill(self.batch.contexts, self.batch.longest)
         if self.drafter is not None and self._most:
@@ -115,8 +115,7 @@ class Loop:
         self.batch.uniforms = uniforms
         if self._lengths is None:
             return self.drafter.propose(k), limits
-        assert isinstance(self.draft_length, Adaptive)
-        self._lengths.begin(self.draft_length.cost_ratio or self.timing.cost_ratio)
+        self._lengths.begin(self.timing.cost_ratio)
         proposal = self.drafter.propose(k, self._lengths)
         wanted = self._lengths.counts
         return proposal, [min(n, w) for n, w in zip(limits, wanted, strict=True)]

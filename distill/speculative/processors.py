@@ -138,6 +138,7 @@ class Distribution:
         self._groups = list(groups.items())
         self._with_context = [row for row, kind in enumerate(self._kinds) if self._chains[kind]]
         self.greedy = all(sampling.greedy for sampling in groups)
+        self.sampled = not any(sampling.greedy for sampling in groups)
 
     def keep(self, rows: Sequence[int]) -> None:
         self._kinds = [self._kinds[row] for row in rows]

@@ -17,7 +17,6 @@ from distill.evaluate.report.drawing import (
     series,
 )
 from distill.evaluate.report.loads import Record, by_k, by_sampling, champion_arms, load_name
-from distill.speculative.prediction import expected_tokens
 
 
 def alpha_by_domain(evaluation: Record) -> Plot | None:
@@ -81,7 +80,7 @@ def tokens_by_k(evaluation: Record) -> Plot:
                 label=load_name(load),
                 **series(index),
             )
-            formula = [_expected(arm) for arm in arms]
+            formula = [number_of(arm["expected_tokens"]) for arm in arms]
             last = index == len(loads) - 1
             view.plot(
                 ks,
@@ -99,10 +98,6 @@ def tokens_by_k(evaluation: Record) -> Plot:
             "Tokens per target pass",
             f"Tokens committed per target pass by k. {'. '.join(said)}.",
             svg(),
-            "Plain decoding makes 1. Dashed: (1 − αᵏ⁺¹) / (1 − α) with the measured alpha.",
+            "Plain decoding makes 1. Dashed: what the measured alpha makes one expect, "
+            "(1 − αᵏ⁺¹) / (1 − α) for a fixed k.",
         )
-
-
-def _expected(arm: Record) -> float:
-    alpha = arm["alpha"]["value"]
-    return np.nan if alpha is None else expected_tokens(min(alpha, 1.0), arm["num_draft_tokens"])

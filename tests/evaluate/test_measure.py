@@ -94,6 +94,24 @@ def test_batching_changes_neither_tokens_nor_alpha(tmp_path: Path) -> None:
         assert a.alpha.value == pytest.approx(b.alpha.value, abs=1e-5)
 
 
+def test_k_is_the_most_where_rounds_end_by_confidence(tmp_path: Path) -> None:
+    fixed, ended = evaluate(tmp_path / "0"), evaluate(tmp_path / "1", confidence_threshold=1.0)
+    assert {row.confidence_threshold for row in ended.rows} == {1.0}
+    assert ended.summary()["confidence_threshold"] == 1.0
+    assert all(row.drafted <= row.target_passes for row in ended.rows)
+    longest = [row for row in fixed.rows if row.num_draft_tokens == 3]
+    assert sum(row.drafted for row in longest) > sum(row.target_passes for row in longest)
+
+
+def test_measurements_of_before_the_threshold_are_read(tmp_path: Path) -> None:
+    found = evaluate(tmp_path)
+    write_rows(tmp_path / "new.parquet", found.rows)
+    pd.read_parquet(tmp_path / "new.parquet").drop(columns="confidence_threshold").to_parquet(
+        tmp_path / "old.parquet"
+    )
+    assert read_rows(tmp_path / "old.parquet") == found.rows
+
+
 def test_arms_are_interleaved_forward_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,24 @@ def test_hand_worked_line(measurement) -> None:
     assert line.alpha_at == pytest.approx([0.75] * 4)
 
 
+def test_hand_worked_line_of_rounds_that_end_by_confidence(measurement) -> None:
+    # 4 passes drafted 6 tokens and tested 5 of them: 1 + 0.6 · 5/4 tokens are to be expected
+    one = measurement(
+        "a", "d", 2, committed=7, passes=4, seconds=8.0, draft_seconds=3.0,
+        tested=[4, 1], accepted=[2, 1], alpha=0.6,
+    )  # fmt: skip
+    one = replace(one, draft_steps=6, drafted=6, confidence_threshold=0.3)
+    plain = measurement("a", committed=10, passes=10, seconds=10.0)
+    (line,) = tabulate([one, plain], BOOTSTRAP)
+    assert line.confidence_threshold == 0.3
+    assert line.expected_tokens == pytest.approx(1.75)
+    assert line.drafts_per_pass == pytest.approx(1.5)
+    # a draft step is 0.5 and a pass 5/4 of a target step
+    assert line.predicted_speedup == pytest.approx(1.75 / (1.25 + 1.5 * 0.5))
+    assert line.predicted_v1 == pytest.approx(1.75 / (1 + 1.5 * 0.5))
+    assert line.speedup.value == pytest.approx(7 / 8)
+
+
 @pytest.mark.parametrize(
     ("k", "tokens", "used"), [(2, 2.44, 0.72), (4, 3.3616, 0.5904), (8, 4.329, 0.416)]
 )

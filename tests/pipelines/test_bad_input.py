@@ -80,6 +80,11 @@ def test_k_below_one(refused, ks):
     assert "num_draft_tokens" in refused(f"evaluate.num_draft_tokens={ks}")
 
 
+@pytest.mark.parametrize("threshold", ["-0.1", "1.5"])
+def test_threshold_that_is_no_probability(refused, threshold):
+    assert "confidence_threshold" in refused(f"evaluate.confidence_threshold={threshold}")
+
+
 def test_output_that_cannot_be_written(refused, tmp_path):
     (tmp_path / "file").touch()
     assert "paths.output" in refused(f"paths.output={tmp_path / 'file'}")

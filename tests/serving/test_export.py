@@ -53,6 +53,18 @@ def test_what_the_folder_takes_from_the_target(champion, target, tmp_path):
     assert ours.apply_chat_template(messages) == theirs.apply_chat_template(messages)
 
 
+@pytest.mark.parametrize("threshold", [None, 0.0, 0.3])
+def test_transformers_drafts_as_was_measured(champion, target, tmp_path, threshold):
+    numbers = NUMBERS if threshold is None else NUMBERS | {"confidence_threshold": threshold}
+    folder = exported(champion, target, tmp_path / "draft", numbers=numbers)
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert generation["num_assistant_tokens"] == 3
+    assert generation["num_assistant_tokens_schedule"] == "constant"
+    assert generation["assistant_confidence_threshold"] == (threshold or 0.0)
+    card = (folder / "README.md").read_text()
+    assert ("round ends behind a drafted token less likely than | 0.30" in card) == bool(threshold)
+
+
 def test_greedy_with_the_exported_draft_is_the_targets_own_greedy(champion, target, tmp_path):
     folder = exported(champion, target, tmp_path / "draft")
     proof = transformers.prove(folder, target=target, prompts=PROMPTS, max_new_tokens=24)

@@ -9,6 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from distill.errors import UserError
 from distill.speculative import (
     Adaptive,
+    Confident,
     LayerDrafter,
     ModelDrafter,
     Proposal,
@@ -16,6 +17,7 @@ from distill.speculative import (
     decode,
 )
 from distill.speculative.cache import RaggedCache
+from distill.speculative.pacing import ConfidentLengths
 from distill.speculative.rule import sample, speculative_rule
 
 GREEDY = Sampling(temperature=0)
@@ -298,10 +300,17 @@ def chi_squared(counts: torch.Tensor, law: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("fault", "fails"),
-    [(None, False), ("residual", True), ("temperature", True), ("rollback", True)],
+    [
+        (None, False),
+        ("residual", True),
+        ("temperature", True),
+        ("rollback", True),
+        ("foresight", True),
+    ],
 )
-def test_the_joint_law_of_three_tokens(make_llama, fault, fails):
-    """χ² of tokens 2 and 3 over 8,000 rows against the target's own law; three faults must show.
+@pytest.mark.parametrize("length", [2, Confident(2, 0.2)])
+def test_the_joint_law_of_three_tokens(make_llama, fault, fails, length, monkeypatch):
+    """χ² of tokens 2 and 3 over 8,000 rows against the target's own law; four faults must show.
 
     24 degrees of freedom: a sound engine exceeds 60 once in 16,000 seeds.
     """
@@ -325,11 +334,24 @@ def test_the_joint_law_of_three_tokens(make_llama, fault, fails):
         def rollback(self, lengths):
             super().rollback([max(0, n - 1) for n in lengths])
 
+    proceed = ConfidentLengths.__call__
+
+    def foresight(self, confidence):
+        """Leave out the unsure token itself: whether it is tested then depends on its draw."""
+        before = list(self.counts)
+        more = proceed(self, confidence)
+        drawn = zip(before, self.counts, confidence.tolist(), strict=True)
+        self.counts = [now if sure >= 0.2 else earlier for earlier, now, sure in drawn]
+        return more
+
+    if fault == "foresight":
+        length = Confident(2, 0.2)
+        monkeypatch.setattr(ConfidentLengths, "__call__", foresight)
     out = decode(
         target,
         [prompt] * N,
         drafter=Hot(draft) if fault == "temperature" else ModelDrafter(draft),
-        num_draft_tokens=2,
+        num_draft_tokens=length,
         sampling=sampling,
         max_new_tokens=3,
         rule=no_residual if fault == "residual" else speculative_rule,
@@ -350,8 +372,8 @@ def test_the_joint_law_of_three_tokens(make_llama, fault, fails):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
-def test_adaptive_length_changes_the_cost_not_the_output(target, draft, prompts, sampling):
-    policy = Adaptive(max_draft_tokens=6, cost_ratio=0.3)
+@pytest.mark.parametrize("policy", [Adaptive(6, cost_ratio=0.3), Confident(6, threshold=0.02)])
+def test_a_varying_length_changes_the_cost_not_the_output(target, draft, prompts, policy, sampling):
     settings = {"drafter": ModelDrafter(draft), "num_draft_tokens": policy, "sampling": sampling}
     out = decode(target, prompts, max_new_tokens=40, **settings)
     if sampling is GREEDY:
@@ -492,6 +514,12 @@ def test_layer_drafter_needs_fewer_layers_than_the_target(target, layers):
 def test_impossible_adaptive_settings_are_refused(policy):
     with pytest.raises(UserError, match=next(iter(policy))):
         Adaptive(**policy)
+
+
+@pytest.mark.parametrize(("most", "threshold"), [(0, 0.5), (2, -0.1), (2, 1.1)])
+def test_impossible_confident_settings_are_refused(most, threshold):
+    with pytest.raises(UserError, match="max_draft_tokens" if most == 0 else "threshold"):
+        Confident(most, threshold)
 
 
 def test_no_prompts_is_no_work(target):
