@@ -21,6 +21,7 @@ from distill.evaluate.shards import once
 from distill.evaluate.statistics import Bootstrap
 from distill.models.draft import load_draft
 from distill.pipelines.candidates import Candidate
+from distill.pipelines.inputs import samplings
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -101,8 +102,10 @@ def _teacher_forced(
         one.name: partial(load_draft, one.folder, dtype=target.dtype, device=target.device)
         for one in candidates
     }
-    bootstrap = Bootstrap(cfg.evaluate.bootstrap, cfg.seed)
-    found = teacher_forced(target, drafts, rows, vocabulary, bootstrap=bootstrap)
+    bootstrap, temperature = Bootstrap(cfg.evaluate.bootstrap, cfg.seed), _temperature(cfg)
+    found = teacher_forced(
+        target, drafts, rows, vocabulary, temperature=temperature, bootstrap=bootstrap
+    )
     for name, gap in behind_the_best(found, bootstrap).items():
         alpha, kl = found[name].alpha, found[name].kl.value
         log.info("held out: %s alpha %s, below the best by %s; KL %.3f", name, alpha, gap, kl)
@@ -110,3 +113,9 @@ def _teacher_forced(
         name: asdict(Teacher(one.kl.value, one.alpha.value, one.agreement.value))
         for name, one in found.items()
     }
+
+
+def _temperature(cfg: DictConfig) -> float:
+    """The first load's; 1 if that is greedy, where alpha would count equal argmaxes only."""
+    first = samplings(cfg)[0]
+    return 1.0 if first.greedy else first.temperature

@@ -63,7 +63,8 @@ class Progress:
         self.tokens += tokens
         note = f"{self.tokens_per_second:.0f} tokens/s" if self.tokens else ""
         self._bar.update(self._task, completed=self.done, note=note)
-        if self._bar.disable and time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
+        due = time.monotonic() - self._said > SECONDS_BETWEEN_LINES
+        if self._bar.disable and due and self.done != self.total:  # the last line is the end's
             self._said = time.monotonic()
             logger.info("%s", self)
 

@@ -27,16 +27,18 @@ class Linear(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None = None) -> "Linear":
-        narrow = weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
-        small = narrow and weight.numel() <= SMALL_WEIGHT
+        small = _narrow(weight) and weight.numel() <= SMALL_WEIGHT
         return cls(weight, bias, weight.float() if small else None)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, S, in] -> [B, S, out]."""
-        if self.wide is None or x.shape[0] * x.shape[1] > FEW_ROWS:
-            return product(x, self.weight, self.bias)
-        # bf16 products are summed in fp32 too, so this rounds where they round.
-        result = F.linear(x.float(), self.wide).to(x.dtype)
+        if x.shape[0] * x.shape[1] > FEW_ROWS or not _narrow(self.weight):
+            return F.linear(x, self.weight, self.bias)
+        if self.wide is None:
+            result = _few_rows(x, self.weight)
+        else:
+            # bf16 products are summed in fp32 too, so this rounds where they round.
+            result = F.linear(x.float(), self.wide).to(x.dtype)
         return result if self.bias is None else result + self.bias
 
     def overwritten(self, other: "Linear") -> "Linear":
@@ -47,20 +49,20 @@ class Linear(NamedTuple):
         return Linear(self.weight, self.bias, other.wide)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Apply a linear layer: [B, S, in] times weight [out, in] transposed, plus bias -> [B, S, out].
+def _narrow(weight: Tensor) -> bool:
+    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
+
+
+def _few_rows(x: Tensor, weight: Tensor) -> Tensor:
+    """[B, S, in] times weight [out, in] transposed -> [B, S, out].
 
     In bf16 on a CPU `F.linear` re-orders the weight on every call; for few rows the products below
     read it as it lies, at up to twice the speed.
     """
     B, S, _ = x.shape
-    if x.dtype != torch.bfloat16 or B * S > FEW_ROWS or x.device.type != "cpu":
-        return F.linear(x, weight, bias)
     if B * S == 1:
-        result = torch.mv(weight, x.view(-1)).view(1, 1, -1)
-    else:
-        result = torch.mm(weight, x.reshape(B * S, -1).t()).t().view(B, S, -1)
-    return result if bias is None else result + bias
+        return torch.mv(weight, x.view(-1)).view(1, 1, -1)
+    return torch.mm(weight, x.reshape(B * S, -1).t()).t().view(B, S, -1)
 
 
 def align(*modules: nn.Module) -> None:

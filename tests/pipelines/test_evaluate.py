@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from distill.evaluate.outcome import FILE
+from distill.evaluate.screening import teacher_forced
 
 from .conftest import write_model
 
@@ -123,6 +124,22 @@ def test_proxies_over_three_candidates(evaluated, cases):
     assert len(found["proxies"]["points"]) == 3
     assert len(found["proxies"]["correlations"]) == 6
     assert [one["decoded"] for one in found["candidates"]] == [True] * 3
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(0.5, 0.5), (0, 1.0)])
+def test_held_out_rows_are_read_at_the_first_loads_temperature(
+    evaluated, cases, monkeypatch, asked, taken
+):
+    seen = []
+
+    def recorded(*arguments, temperature, **others):
+        seen.append(temperature)
+        return teacher_forced(*arguments, temperature=temperature, **others)
+
+    monkeypatch.setattr("distill.pipelines.shortlist.teacher_forced", recorded)
+    samplings = f"evaluate.samplings=[{{temperature:{asked}}},{{temperature:2}}]"
+    evaluated(cases, samplings, "evaluate.num_prompts=3", count=3)
+    assert seen == [taken]
 
 
 def test_own_checkpoints_are_not_read_again(distill, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from distill.speculative import decode
 from distill.speculative.cache import RaggedCache
 from distill.speculative.forward import GenericForward, forward_for
 from distill.speculative.lean import LeanForward
-from distill.speculative.linear import FEW_ROWS, SMALL_WEIGHT, Linear, product
+from distill.speculative.linear import FEW_ROWS, SMALL_WEIGHT, Linear
 
 ROWS = [[4, 8, 15, 16, 23, 42, 9, 1, 2, 3], [7, 7, 5], [60, 61, 62, 63, 64, 65]]
 
@@ -55,7 +55,7 @@ def test_lean_in_other_precisions(make_llama, dtype):
 def test_bf16_products(rows):
     torch.manual_seed(0)
     x, weight, bias = torch.randn(1, rows, 64), torch.randn(48, 64), torch.randn(48)
-    got = product(x.bfloat16(), weight.bfloat16(), bias.bfloat16())
+    got = Linear(weight.bfloat16(), bias.bfloat16())(x.bfloat16())
     assert got.shape == (1, rows, 48)
     torch.testing.assert_close(
         got.float(), torch.nn.functional.linear(x, weight, bias), atol=0.4, rtol=0.02
