@@ -47,7 +47,7 @@ class Progress:
     ) -> None:
         self._bar.stop()
         if kind is None:
-            logger.info("%s", self)
+            logger.info("%s", str(self))
 
     def __str__(self) -> str:
         total = "" if self.total is None else f"/{self.total}"
@@ -66,7 +66,7 @@ class Progress:
         due = time.monotonic() - self._said > SECONDS_BETWEEN_LINES
         if self._bar.disable and due and self.done != self.total:  # the last line is the end's
             self._said = time.monotonic()
-            logger.info("%s", self)
+            logger.info("%s", str(self))
 
     def each(self, items: Iterable[Item]) -> Iterator[Item]:
         for item in items:
