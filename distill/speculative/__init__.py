@@ -1,7 +1,8 @@
 """Exact speculative decoding: `decode`, its settings and its drafters."""
 
 from distill.speculative.decode import Output, decode
-from distill.speculative.drafters import Drafter, LayerDrafter, ModelDrafter, Proposal
+from distill.speculative.drafters import Drafter, ModelDrafter, Proposal
+from distill.speculative.layers import LayerDrafter
 from distill.speculative.lengths import Adaptive, Confident
 from distill.speculative.sampling import Sampling
 
