@@ -15,7 +15,7 @@ from distill.pipelines import train
 from distill.pipelines.inputs import cache_root, draft_folder, model_folder
 from distill.pipelines.labels import labels
 from distill.schema import ModelConfig
-from distill.training.callbacks.candidates import METRICS, candidate_folders
+from distill.training.callbacks.candidates import CANDIDATES, METRICS, candidate_folders
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Candidate:
     """sha256: of what it computes, see `ModelIdentity`.
 
     metrics: what its training measured on its validation rows; empty for a draft from elsewhere.
-    training: the folder that its training wrote its checkpoints to, or None.
+    training: the folder that its training wrote its checkpoints to; None if that is not known.
     """
 
     name: str
@@ -48,7 +48,7 @@ def find_candidates(cfg: DictConfig) -> list[Candidate]:
         assert folder is not None  # a draft that is ready
         folders = [folder]
     else:
-        folders = candidate_folders(train.run(cfg).path / "candidates")
+        folders = candidate_folders(train.run(cfg).path / CANDIDATES)
     names = _names(folders)
     return [_candidate(name, folder, cfg) for name, folder in zip(names, folders, strict=True)]
 
@@ -69,8 +69,8 @@ def _drafts(cfg: DictConfig, place: str) -> list[Path]:
     root = Path(place).expanduser()
     if not _registered(place) and root.is_dir() and not (root / "config.json").exists():
         runs = sorted(path.parent for path in root.glob(f"*/{MANIFEST}"))
-        of_runs = [draft for run in runs for draft in candidate_folders(run / "candidates")]
-        found = candidate_folders(root) + candidate_folders(root / "candidates") + of_runs
+        of_runs = [draft for run in runs for draft in candidate_folders(run / CANDIDATES)]
+        found = candidate_folders(root) + candidate_folders(root / CANDIDATES) + of_runs
         if found:
             return found
     source = "mlflow" if _registered(place) else "folder"
@@ -98,14 +98,13 @@ def _names(folders: list[Path]) -> list[str]:
 
 
 def _run(folder: Path) -> Path:
-    return folder.parent.parent if folder.parent.name == "candidates" else folder.parent
+    return folder.parent.parent if folder.parent.name == CANDIDATES else folder.parent
 
 
 def _candidate(name: str, folder: Path, cfg: DictConfig) -> Candidate:
     identity = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
     path = folder / METRICS
     metrics = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    training = folder.parent if metrics else None
     return Candidate(
         name,
         folder,
@@ -113,5 +112,11 @@ def _candidate(name: str, folder: Path, cfg: DictConfig) -> Candidate:
         identity.weights_sha256,
         identity.parameters,
         metrics,
-        training,
+        _training(folder) if metrics else None,
     )
+
+
+def _training(folder: Path) -> Path | None:
+    """None for a checkpoint that was moved: its neighbours may have other validation rows."""
+    parent = folder.resolve().parent
+    return parent if parent.name == CANDIDATES else None

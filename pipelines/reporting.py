@@ -33,7 +33,7 @@ from distill.schema import ModelConfig
 from distill.serving import transformers, vllm
 from distill.tracking.client import without_credentials
 from distill.tracking.history import histories
-from distill.training.callbacks.candidates import METRICS, candidate_folders
+from distill.training.callbacks.candidates import CANDIDATES, METRICS, candidate_folders
 
 REPORT, SUMMARY = "report.html", "summary.json"
 
@@ -112,7 +112,7 @@ def _facts(cfg: DictConfig, measured: Artifact, summary: dict[str, Any]) -> Fact
 def _training_folder(draft: Path) -> Path | None:
     """The finished training that a draft's folder belongs to."""
     folder = draft.parent.parent
-    return folder if draft.parent.name == "candidates" and (folder / MANIFEST).exists() else None
+    return folder if draft.parent.name == CANDIDATES and (folder / MANIFEST).exists() else None
 
 
 def _training(folder: Path) -> Training:
@@ -123,7 +123,7 @@ def _training(folder: Path) -> Training:
         curves,
         {
             path.name: json.loads((path / METRICS).read_text(encoding="utf-8"))
-            for path in candidate_folders(folder / "candidates")
+            for path in candidate_folders(folder / CANDIDATES)
         },
     )
 

@@ -86,7 +86,11 @@ def _own(candidates: Sequence[Candidate]) -> dict[str, Teacher] | None:
     """From metrics.json, where one training wrote all of them."""
     names = [field.name for field in fields(Teacher)]
     trainings = {one.training for one in candidates}
-    if len(trainings) > 1 or any(not {*names} <= one.metrics.keys() for one in candidates):
+    if (
+        trainings == {None}
+        or len(trainings) > 1
+        or any(not {*names} <= one.metrics.keys() for one in candidates)
+    ):
         return None
     return {one.name: Teacher(**{name: one.metrics[name] for name in names}) for one in candidates}
 

@@ -23,7 +23,7 @@ from distill.teacher.head import check_head
 from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import Teacher
 from distill.training.callbacks.budget import Budget
-from distill.training.callbacks.candidates import Candidates, candidate_folders
+from distill.training.callbacks.candidates import CANDIDATES, Candidates, candidate_folders
 from distill.training.callbacks.decoding import Decoding
 from distill.training.callbacks.held_out import HeldOut
 from distill.training.callbacks.memory import ReturnMemory
@@ -113,7 +113,7 @@ def train_draft(
         "steps": clock.spent.steps,
         "seconds": clock.spent.seconds,
         "tokens_per_second": clock.tokens_per_second,
-        "candidates": [str(path) for path in candidate_folders(folder / "candidates")],
+        "candidates": [str(path) for path in candidate_folders(folder / CANDIDATES)],
     }
 
 
@@ -149,7 +149,7 @@ def callbacks(
         held_out,
         *([decoding] if decoding else []),
         Candidates(
-            folder / "candidates",
+            folder / CANDIDATES,
             config.checkpoints,
             held_out,
             save,

@@ -1,11 +1,13 @@
 """What candidates are called, apart from any model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from distill.errors import UserError
+from distill.pipelines import shortlist
 from distill.pipelines.candidates import _names
 
 
@@ -30,3 +32,30 @@ def test_checkpoints_of_two_trainings_are_measured_side_by_side(distill, tmp_pat
     names = [one["name"] for one in json.loads(path.read_text())["candidates"]]
     assert len({*names}) == 4
     assert len({name.split("/")[0] for name in names}) == 2
+
+
+def test_checkpoints_that_were_moved_together_are_read_on_the_same_rows(
+    distill, tmp_path, monkeypatch
+):
+    """Their metrics.json may be of different validation rows: no order can be made of them."""
+    read = []
+    real = shortlist.teacher_forced
+    monkeypatch.setattr(
+        shortlist, "teacher_forced", lambda *a, **k: read.append(list(a[1])) or real(*a, **k)
+    )
+    for seed in (0, 1):
+        distill("pipeline=train", f"seed={seed}")
+    trainings = (tmp_path / "outputs" / "artifacts" / "train").glob("*/candidates")
+    for number, training in enumerate(trainings):
+        last = max(training.iterdir())
+        shutil.copytree(last, tmp_path / "drafts" / f"copy{number}")
+        (tmp_path / "drafts" / f"link{number}").symlink_to(last)
+    for kind in ("copy", "link"):
+        names = [f"{kind}0", f"{kind}1"]
+        places = [str(tmp_path / "drafts" / name) for name in names]
+        distill(
+            "pipeline=evaluate",
+            f"evaluate.candidates=[{','.join(places)}]",
+            "evaluate.max_candidates=1",
+        )
+        assert read.pop() == names

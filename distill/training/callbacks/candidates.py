@@ -19,6 +19,8 @@ from distill.training.sharding import whole_draft
 log = logging.getLogger(__name__)
 
 METRICS = "metrics.json"
+CANDIDATES = "candidates"
+"""The folder in a training's artifact that holds its checkpoints."""
 MONITORS = ("alpha", "decoding_alpha", "decoding_speedup")
 """By what the best are kept: held-out rows teacher-forced, or what `Decoding` measured."""
 SaveDraft = Callable[[PreTrainedModel, Path], None]
