@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from distill.speculative import Confident
 from distill.speculative.cache import RaggedCache
 from distill.speculative.decode import Rule
+from distill.speculative.pacing import ConfidentLengths, Lengths
 from distill.speculative.rule import Verdict, sample, speculative_rule
 
 
@@ -40,3 +42,19 @@ class OffByOneCache(RaggedCache):
         super().rollback(
             [min(new + 1, old) for new, old in zip(lengths, self.lengths, strict=True)]
         )
+
+
+class Foreseeing(Confident):
+    """Leaves out the unsure token itself, so that whether it is tested depends on its draw."""
+
+    def lengths(self, rows: int) -> Lengths:
+        return _ForeseeingLengths(rows, self.threshold)
+
+
+class _ForeseeingLengths(ConfidentLengths):
+    def __call__(self, confidence: Tensor) -> bool:
+        before = self.counts.copy()
+        more = super().__call__(confidence)
+        drawn = zip(before, self.counts, confidence.tolist(), strict=True)
+        self.counts = [now if sure >= self.threshold else old for old, now, sure in drawn]
+        return more

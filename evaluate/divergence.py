@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from distill.speculative import Drafter, Sampling, decode
 from distill.speculative.cache import RaggedCache
+from distill.speculative.lengths import DraftLength
 
 ROUNDINGS = 4
 """A near-tie: both tokens within so many roundings (eps · |largest logit|) of the best one."""
@@ -42,7 +43,7 @@ class GreedyRun:
     target: PreTrainedModel
     drafter: Drafter
     prompts: Sequence[list[int]]
-    num_draft_tokens: int
+    num_draft_tokens: DraftLength
     max_new_tokens: int
     eos_token_ids: tuple[int, ...]
     vocabulary_size: int

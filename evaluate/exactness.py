@@ -6,12 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from distill.evaluate.controls import OffByOneCache, ignoring_temperature, without_residual
+from distill.evaluate.controls import (
+    Foreseeing,
+    OffByOneCache,
+    ignoring_temperature,
+    without_residual,
+)
 from distill.evaluate.divergence import GreedyRun, divergences
 from distill.evaluate.enumeration import Rule, emitted_law, target_law
 from distill.evaluate.sampled import Trial, goodness_of_fit
 from distill.evaluate.toy import EOS, cases, tiny_pair
-from distill.speculative import ModelDrafter, Sampling, decode
+from distill.speculative import Adaptive, Confident, ModelDrafter, Sampling, decode
+from distill.speculative.lengths import DraftLength
 from distill.speculative.rule import speculative_rule
 
 EXACT = 1e-12
@@ -32,6 +38,11 @@ SETTINGS: dict[str, Sampling] = {
     "presence_penalty": Sampling(presence_penalty=0.7),
     "min_new_tokens": Sampling(min_new_tokens=2),
     "all together": Sampling(0.8, 5, 0.95, 0.02, 1.2, 0.3, 0.3, 1),
+}
+
+LENGTHS: dict[str, DraftLength] = {
+    "rounds ended by confidence": Confident(2, 0.2),
+    "adaptive rounds": Adaptive(2, cost_ratio=0.3),
 }
 
 
@@ -93,6 +104,9 @@ def certify(
     add(certificate.checks, identical(exact))
     for name, sampling in SETTINGS.items():
         add(certificate.checks, sampled(name, tiny_trial(), sampling, samples, seed))
+    for name, length in LENGTHS.items():
+        trial = replace(tiny_trial(), num_draft_tokens=length)
+        add(certificate.checks, sampled(name, trial, Sampling(), samples, seed))
     add(certificate.checks, copy_accepts_all(exact, SETTINGS))
     for run in half:
         add(certificate.checks, near_ties_only(run))
@@ -156,10 +170,11 @@ def controls(run: GreedyRun, samples: int, seed: int) -> list[Check]:
     """(f) Each fault must be caught by every check that can see it."""
     tempered = SETTINGS["temperature"]
     trial, blind = tiny_trial(), ignoring_temperature(tempered.temperature)
-    no_residual, no_temperature, off_by_one = (
+    no_residual, no_temperature, off_by_one, foreseeing = (
         replace(trial, rule=without_residual),
         replace(trial, rule=blind),
         replace(trial, cache_type=OffByOneCache),
+        replace(trial, num_draft_tokens=Foreseeing(2, 0.2)),
     )
     return [
         _caught("residual left out", enumerated(without_residual)),
@@ -170,6 +185,7 @@ def controls(run: GreedyRun, samples: int, seed: int) -> list[Check]:
         ),
         _caught("rollback off by one", identical(replace(run, cache_type=OffByOneCache))),
         _caught("rollback off by one", sampled("T=1", off_by_one, Sampling(), samples, seed)),
+        _caught("unsure token left out", sampled("T=1", foreseeing, Sampling(), samples, seed)),
     ]
 
 

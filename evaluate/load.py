@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 
 from distill.errors import UserError
 from distill.evaluate.records import Measurement, Prompt
-from distill.speculative import Confident, Sampling
-from distill.speculative.lengths import DraftLength
+from distill.speculative import Sampling
+from distill.speculative.lengths import DraftLength, draft_length
 
 NO_PART_OF_GREEDY = {"top_k", "top_p", "min_p"}
 
@@ -32,8 +32,7 @@ class Load:
 
     def draft_length(self, k: int) -> DraftLength:
         """How long the rounds of an arm of this k are."""
-        threshold = self.confidence_threshold
-        return Confident(k, threshold) if k and threshold else k
+        return draft_length(k, self.confidence_threshold)
 
     @property
     def sampling_name(self) -> str:

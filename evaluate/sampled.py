@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from distill.speculative import Drafter, Sampling, decode
 from distill.speculative.cache import RaggedCache
 from distill.speculative.decode import Rule
+from distill.speculative.lengths import DraftLength
 from distill.speculative.processors import Distribution
 from distill.speculative.rule import speculative_rule
 
@@ -28,7 +29,7 @@ Outcome = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Trial:
-    """What is sampled: one prompt, a few tokens of it, k drafts a round, with or without faults.
+    """What is sampled: one prompt, a few tokens of it, k drafts a round or fewer, any faults.
 
     rule and cache_type are the engine's own unless a negative control replaces them.
     """
@@ -36,7 +37,7 @@ class Trial:
     target: PreTrainedModel
     drafter: Drafter
     prompt: list[int]
-    num_draft_tokens: int
+    num_draft_tokens: DraftLength
     tokens: int
     vocabulary_size: int
     eos_token_ids: tuple[int, ...] = ()

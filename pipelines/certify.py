@@ -16,6 +16,7 @@ from distill.pipelines.inputs import check_at_least, device, machine, plain, tar
 from distill.pipelines.pair import Pair, find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
 from distill.speculative import ModelDrafter
+from distill.speculative.lengths import draft_length
 from distill.tracking.runs import Run
 from distill.versions import versions
 
@@ -38,6 +39,7 @@ def run(cfg: DictConfig) -> Artifact:
     settings = {
         "certify": plain(cfg.certify),
         "num_draft_tokens": max(cfg.evaluate.num_draft_tokens),
+        "confidence_threshold": cfg.evaluate.confidence_threshold,
         "half": _half(cfg),
         "draft": pair.draft_sha256,
         "target": pair.target_sha256,
@@ -85,7 +87,7 @@ def _greedy_run(cfg: DictConfig, pair: Pair, prompts: list[list[int]], dtype: st
         target,
         ModelDrafter(draft),
         prompts,
-        max(cfg.evaluate.num_draft_tokens),
+        draft_length(max(cfg.evaluate.num_draft_tokens), cfg.evaluate.confidence_threshold),
         cfg.certify.max_new_tokens,
         eos_token_ids(target_folder(cfg)),
         pair.vocabulary_size,

@@ -6,6 +6,7 @@ Confidence: the probability that the draft gave to the token that it drew.
 from dataclasses import dataclass
 
 from distill.errors import UserError
+from distill.speculative.pacing import AdaptiveLengths, ConfidentLengths, Lengths
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Adaptive:
         if self.cost_ratio is not None and self.cost_ratio <= 0:
             raise UserError("Adaptive.cost_ratio must be positive, or None to measure it.")
 
+    def lengths(self, rows: int) -> Lengths:
+        return AdaptiveLengths(rows, self.cost_ratio)
+
 
 @dataclass(frozen=True)
 class Confident:
@@ -48,8 +52,16 @@ class Confident:
         if not 0 <= self.threshold <= 1:
             raise UserError("Confident.threshold is a probability: give 0 to 1.")
 
+    def lengths(self, rows: int) -> Lengths:
+        return ConfidentLengths(rows, self.threshold)
+
 
 DraftLength = int | Adaptive | Confident
+
+
+def draft_length(k: int, confidence_threshold: float) -> DraftLength:
+    """K drafts a round; with a threshold at most so many."""
+    return Confident(k, confidence_threshold) if k and confidence_threshold else k
 
 
 def most_drafts(num_draft_tokens: DraftLength) -> int:
@@ -57,3 +69,8 @@ def most_drafts(num_draft_tokens: DraftLength) -> int:
     if isinstance(num_draft_tokens, int):
         return num_draft_tokens
     return num_draft_tokens.max_draft_tokens
+
+
+def varying_lengths(num_draft_tokens: DraftLength, rows: int) -> Lengths | None:
+    """What decides round by round; None for a fixed k."""
+    return None if isinstance(num_draft_tokens, int) else num_draft_tokens.lengths(rows)

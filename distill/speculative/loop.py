@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from distill.speculative.drafters import Batch, Drafter, Proposal
-from distill.speculative.lengths import DraftLength, most_drafts
-from distill.speculative.pacing import varying_lengths
+from distill.speculative.lengths import DraftLength, most_drafts, varying_lengths
 from distill.speculative.rule import Verdict, greedy_rule
 from distill.speculative.runner import Runner
 from distill.speculative.stats import PromptStats

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from distill.speculative.lengths import Adaptive, Confident, DraftLength
-
 BINS = 8
 PRIOR_WEIGHT = 4.0
 
@@ -43,20 +41,11 @@ class Lengths(Protocol):
         ...
 
 
-def varying_lengths(num_draft_tokens: DraftLength, rows: int) -> Lengths | None:
-    """What decides round by round; None for a fixed k."""
-    if isinstance(num_draft_tokens, Adaptive):
-        return AdaptiveLengths(rows, num_draft_tokens.cost_ratio)
-    if isinstance(num_draft_tokens, Confident):
-        return ConfidentLengths(rows, num_draft_tokens.threshold)
-    return None
-
-
 class ConfidentLengths:
     """`Confident`: every row goes on until a token falls below the threshold."""
 
     def __init__(self, rows: int, threshold: float):
-        self._threshold = threshold
+        self.threshold = threshold
         self.counts = [0] * rows
         self.begin(1.0)
 
@@ -67,7 +56,7 @@ class ConfidentLengths:
     def __call__(self, confidence: Tensor) -> bool:
         for row, sure in enumerate(confidence.tolist()):
             self.counts[row] += self._open[row]
-            self._open[row] = self._open[row] and sure >= self._threshold
+            self._open[row] = self._open[row] and sure >= self.threshold
         return any(self._open)
 
     def record(self, row: int, tested: int, accepted: int) -> None:

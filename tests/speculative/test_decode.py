@@ -7,6 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from distill.errors import UserError
+from distill.evaluate.controls import Foreseeing
 from distill.speculative import (
     Adaptive,
     Confident,
@@ -17,7 +18,6 @@ from distill.speculative import (
     decode,
 )
 from distill.speculative.cache import RaggedCache
-from distill.speculative.pacing import ConfidentLengths
 from distill.speculative.rule import sample, speculative_rule
 
 GREEDY = Sampling(temperature=0)
@@ -309,7 +309,7 @@ def chi_squared(counts: torch.Tensor, law: torch.Tensor) -> float:
     ],
 )
 @pytest.mark.parametrize("length", [2, Confident(2, 0.2)])
-def test_the_joint_law_of_three_tokens(make_llama, fault, fails, length, monkeypatch):
+def test_the_joint_law_of_three_tokens(make_llama, fault, fails, length):
     """χ² of tokens 2 and 3 over 8,000 rows against the target's own law; four faults must show.
 
     24 degrees of freedom: a sound engine exceeds 60 once in 16,000 seeds.
@@ -334,19 +334,8 @@ def test_the_joint_law_of_three_tokens(make_llama, fault, fails, length, monkeyp
         def rollback(self, lengths):
             super().rollback([max(0, n - 1) for n in lengths])
 
-    proceed = ConfidentLengths.__call__
-
-    def foresight(self, confidence):
-        """Leave out the unsure token itself: whether it is tested then depends on its draw."""
-        before = list(self.counts)
-        more = proceed(self, confidence)
-        drawn = zip(before, self.counts, confidence.tolist(), strict=True)
-        self.counts = [now if sure >= 0.2 else earlier for earlier, now, sure in drawn]
-        return more
-
     if fault == "foresight":
-        length = Confident(2, 0.2)
-        monkeypatch.setattr(ConfidentLengths, "__call__", foresight)
+        length = Foreseeing(2, 0.2)
     out = decode(
         target,
         [prompt] * N,

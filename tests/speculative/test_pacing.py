@@ -3,7 +3,8 @@
 import torch
 
 from distill.speculative import Confident, ModelDrafter, Sampling, decode
-from distill.speculative.pacing import ConfidentLengths, varying_lengths
+from distill.speculative.lengths import varying_lengths
+from distill.speculative.pacing import ConfidentLengths
 
 
 def test_a_fixed_k_needs_no_deciding():
