@@ -50,7 +50,11 @@ def run(cfg: DictConfig) -> Artifact:
 
     def produce(folder: Path, _: Run) -> dict[str, Any]:
         return cache_signals(
-            LiveTeacher(load_configured_target(cfg), vocabulary.size),
+            LiveTeacher(
+                load_configured_target(cfg),
+                vocabulary.size,
+                compiled=cfg.trainer.compile_target,
+            ),
             load_corpus(corpus.path),
             codec,
             folder,
