@@ -60,7 +60,7 @@ DraftLength = int | Adaptive | Confident
 
 
 def draft_length(k: int, confidence_threshold: float) -> DraftLength:
-    """K drafts a round; with a threshold at most so many."""
+    """Rounds of k drafts; with a threshold of at most so many."""
     return Confident(k, confidence_threshold) if k and confidence_threshold else k
 
 
