@@ -66,7 +66,7 @@ class Line:
 
     @property
     def predicted(self) -> float:
-        return self.tokens_per_pass / (self.cost.v + self.num_draft_tokens * self.cost.c)
+        return self.cost.speedup(self.tokens_per_pass, self.num_draft_tokens)
 
     @property
     def efficiency(self) -> float:

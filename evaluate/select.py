@@ -58,7 +58,7 @@ class TableRow:
     @property
     def predicted_v1(self) -> float:
         """The prediction with v = 1, as the paper has it."""
-        return self.expected_tokens / (1 + self.drafts_per_pass * self.cost_ratio)
+        return Cost(self.cost_ratio).speedup(self.expected_tokens, self.drafts_per_pass)
 
 
 def tabulate(rows: Sequence[Measurement], bootstrap: Bootstrap) -> list[TableRow]:
@@ -131,7 +131,7 @@ def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstra
     cost = _cost(rows, plain)
     faster = speedup(plain, rows, decode_seconds, bootstrap)
     expected, drafts = _expected(rows, alpha.value)
-    predicted = expected / (cost.v + drafts * cost.c)
+    predicted = cost.speedup(expected, drafts)
     tested = _sum_lists([row.tested_at for row in rows])
     return TableRow(
         candidate=rows[0].candidate,

@@ -51,7 +51,8 @@ def judge(
     """Ship if the champion's lower bound is above the margin; not if its upper is below.
 
     floors: the speedup that each domain needs, judged alike on the champion's `domains`: one that
-    is surely missed is enough not to ship, one that is open is not enough evidence.
+    is surely missed is enough not to ship, one that is open is not enough evidence. Break-even and
+    best k are of rounds of a fixed k at the measured costs, also where rounds ended by confidence.
     """
     costs = {row.num_draft_tokens: row.cost for row in table if row.candidate == champion.candidate}
     tested = not isnan(champion.alpha.value)  # answers of one token leave nothing to draft

@@ -15,7 +15,12 @@ from distill.pipelines import train
 from distill.pipelines.inputs import cache_root, draft_folder, model_folder
 from distill.pipelines.labels import labels
 from distill.schema import ModelConfig
-from distill.training.callbacks.candidates import CANDIDATES, METRICS, candidate_folders
+from distill.training.callbacks.candidates import (
+    CANDIDATES,
+    METRICS,
+    candidate_folders,
+    training_of,
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class Candidate:
     """sha256: of what it computes, see `ModelIdentity`.
 
     metrics: what its training measured on its validation rows; empty for a draft from elsewhere.
-    training: the folder that its training wrote its checkpoints to; None if that is not known.
+    training: the folder of its training. None if that is not known, as of a checkpoint that was
+    moved: its neighbours may have other validation rows.
     """
 
     name: str
@@ -98,7 +104,7 @@ def _names(folders: list[Path]) -> list[str]:
 
 
 def _run(folder: Path) -> Path:
-    return folder.parent.parent if folder.parent.name == CANDIDATES else folder.parent
+    return training_of(folder) or folder.parent
 
 
 def _candidate(name: str, folder: Path, cfg: DictConfig) -> Candidate:
@@ -112,11 +118,5 @@ def _candidate(name: str, folder: Path, cfg: DictConfig) -> Candidate:
         identity.weights_sha256,
         identity.parameters,
         metrics,
-        _training(folder) if metrics else None,
+        training_of(folder.resolve()) if metrics else None,
     )
-
-
-def _training(folder: Path) -> Path | None:
-    """None for a checkpoint that was moved: its neighbours may have other validation rows."""
-    parent = folder.resolve().parent
-    return parent if parent.name == CANDIDATES else None

@@ -33,7 +33,12 @@ from distill.schema import ModelConfig
 from distill.serving import transformers, vllm
 from distill.tracking.client import without_credentials
 from distill.tracking.history import histories
-from distill.training.callbacks.candidates import CANDIDATES, METRICS, candidate_folders
+from distill.training.callbacks.candidates import (
+    CANDIDATES,
+    METRICS,
+    candidate_folders,
+    training_of,
+)
 
 REPORT, SUMMARY = "report.html", "summary.json"
 
@@ -111,8 +116,8 @@ def _facts(cfg: DictConfig, measured: Artifact, summary: dict[str, Any]) -> Fact
 
 def _training_folder(draft: Path) -> Path | None:
     """The finished training that a draft's folder belongs to."""
-    folder = draft.parent.parent
-    return folder if draft.parent.name == CANDIDATES and (folder / MANIFEST).exists() else None
+    folder = training_of(draft)
+    return folder if folder and (folder / MANIFEST).exists() else None
 
 
 def _training(folder: Path) -> Training:

@@ -18,6 +18,10 @@ class Cost:
     c: float
     v: float = 1.0
 
+    def speedup(self, tokens: float, drafts: float) -> float:
+        """Of rounds that commit so many tokens and draft so many, on average."""
+        return tokens / (self.v + drafts * self.c)
+
 
 def expected_tokens(alpha: float, k: int) -> float:
     """Mean tokens per round with the bonus, (1 − alpha^(k+1)) / (1 − alpha); k + 1 at alpha = 1.
@@ -33,4 +37,4 @@ def expected_tokens(alpha: float, k: int) -> float:
 
 def predicted_speedup(alpha: float, k: int, cost: Cost) -> float:
     """expected_tokens / (v + k·c). With v = 1 it is the paper's formula."""
-    return expected_tokens(alpha, k) / (cost.v + k * cost.c)
+    return cost.speedup(expected_tokens(alpha, k), k)

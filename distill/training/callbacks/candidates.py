@@ -111,6 +111,12 @@ def candidate_folders(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"tokens-*/{METRICS}"))
 
 
+def training_of(candidate: Path) -> Path | None:
+    """The folder of the training that wrote it; None for one that lies elsewhere."""
+    folder = candidate.parent
+    return folder.parent if folder.name == CANDIDATES else None
+
+
 def _score(folder: Path, monitor: str) -> float:
     metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     if monitor == "alpha":
