@@ -1,119 +1,199 @@
-"""Losses and their gradients written out, where that takes fewer passes over a row than autograd.
+"""Divergences with their gradients written out, for torch.compile to make one loop over rows of.
 
-Shapes: R rows (tokens), V vocabulary. See ``kernels`` for what a kernel does.
+Shapes: R rows (tokens), V vocabulary. p teacher, q student.
+
+The compiler keeps all passes over a row together, and with them the row in the processor's cache,
+as long as nothing of one number per row is computed between two of them. So the compiled part
+gives sums over rows, and what is made of these (a logarithm, an average) comes after it.
 """
 
-import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from distill.losses.acceptance import acceptance
-from distill.losses.divergence import forward_kl, jsd
-from distill.losses.kernels import Divergence, Kernel, Scores, wide
-
-Form = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Logits s of the student and t of the teacher, [R, V], each row's maximum 0 → values [R] and their
-gradient by s [R, V]. A token of probability 0 adds nothing, also where its logit is −inf."""
+from distill.losses.acceptance import acceptance, lk, total_variation
+from distill.losses.divergence import expectation, forward_kl, jsd, reverse_kl
+from distill.losses.kernels import Divergence, Kernel, Scores, autograd_kernel, wide
 
 
-def _forward_kl(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    q, q_total = _softmax(s)
-    p, p_total = _softmax(t)
-    log_z_ratio = (q_total / p_total).log().squeeze(-1)
-    values = torch.where(p > 0, p * (t - s), 0.0).sum(-1) + log_z_ratio
-    return values.clamp_min(0.0), q - p
+class Softmax(NamedTuple):
+    """logits [R, V], of which a row's largest is 0; their softmax; Σ e^logits [R, 1]."""
+
+    logits: Tensor
+    probabilities: Tensor
+    total: Tensor
 
 
-def _acceptance(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient (q·Σu − u)/Σ min(p, q), u being min(p, q) where that is the draft's, else 0.
+class Form(NamedTuple):
+    """A divergence in two steps.
 
-    All over a bound of the largest min(p, q): so it stays finite where p and q underflow.
+    rows(q, p): the gradient by the student's logits [R, V], and sums [R, 1].
+    values(log_z, *sums): the losses [R, 1]; log_z is the log of q's total over p's, so that
+    log q − log p = q.logits − p.logits − log_z.
     """
-    q, p = s.exp(), t.exp()
-    q_total, p_total = q.sum(-1, keepdim=True), p.sum(-1, keepdim=True)
-    bound = torch.minimum(s, t).amax(-1, keepdim=True)
-    log_q, log_p = s - q_total.log(), t - p_total.log()
-    smaller = (torch.minimum(log_q, log_p) - bound).exp()
-    u = torch.where(log_q <= log_p, smaller, 0.0)
-    total, u_total = smaller.sum(-1, keepdim=True), u.sum(-1, keepdim=True)
-    gradient = q * (u_total / (q_total * total)) - u * (1.0 / total)
-    return -(total.log() + bound).squeeze(-1).clamp_max(0.0), gradient
+
+    rows: Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+    values: Callable[..., Tensor]
 
 
-def _jsd(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """At β = ½. Gradient q·(g − Σ q·g), with g = ½ log q/m."""
-    q, q_total = _softmax(s)
-    p, p_total = _softmax(t)
-    # The smallest p + q would be 0 when halved, or where a device takes denormal numbers for 0.
-    log_m = (p + q).clamp_min(torch.finfo(p.dtype).tiny).log() - math.log(2.0)
-    of_q = torch.where(q > 0, 0.5 * q * (s - q_total.log() - log_m), 0.0)
-    of_p = torch.where(p > 0, 0.5 * p * (t - p_total.log() - log_m), 0.0)
-    q_sum = of_q.sum(-1, keepdim=True)
-    return of_p.sum(-1) + q_sum.squeeze(-1), of_q - q * q_sum
+def closed_form(divergence: Divergence) -> Form | None:
+    """Of a divergence of ``distill.losses``, or of a ``partial`` of one with its beta or eta."""
+    given = divergence.keywords if isinstance(divergence, partial) else {}
+    options = {name: value for name, value in given.items() if name in ("beta", "eta")}
+    make = _FORMS.get(divergence.func if isinstance(divergence, partial) else divergence)
+    return None if make is None or options != given else make(**options)
 
 
-def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Of logits [R, V] whose maximum is 0, and the sum of their exponentials [R, 1]."""
-    weights = logits.exp()
-    total = weights.sum(-1, keepdim=True)
-    return weights / total, total
+def closed_kernel(
+    form: Form, definition: Divergence, compiler: Callable[[Callable[..., Any]], Any]
+) -> Kernel:
+    """The kernel of ``form``, whose step over rows ``compiler`` has made.
 
+    Rows whose loss does not come out finite are scored by the ``definition``, which is slower and
+    holds where probabilities underflow or are zero.
+    """
+    of_rows = compiler(partial(_score_rows, form))
 
-def _kernel(form: Form) -> Kernel:
     def kernel(
         student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
     ) -> Scores:
-        s, t = wide(student), wide(teacher)
-        s_max, t_max = s.amax(-1, keepdim=True), t.amax(-1, keepdim=True)
-        agree = ((s + t).amax(-1) == (s_max + t_max).squeeze(-1)).float()
-        s, t = s - s_max, t - t_max
-        values, gradient = form(s / temperature, t / temperature)
-        if form is _acceptance and temperature == 1.0:
-            overlap = (-values).exp()  # as the loss is defined: it need not be summed again
-        else:
-            overlap = torch.minimum(_softmax(t)[0], _softmax(s)[0]).sum(-1)
-        student.copy_(gradient / temperature)
-        return Scores(values, overlap, agree)
+        gradient, found = of_rows(student, teacher, temperature)
+        student_max, teacher_max, sum_max, q_total, p_total, overlap, sums = found
+        values = form.values((q_total / p_total).log(), *sums).squeeze(-1)
+        if not bool(values.isfinite().all()):
+            return autograd_kernel(definition)(student, teacher, temperature, labels)
+        student.copy_(gradient)
+        agree = (sum_max == student_max + teacher_max).squeeze(-1).float()
+        return Scores(values.clamp_min(0.0), overlap.squeeze(-1), agree)
 
     return kernel
 
 
-CLOSED_FORMS: dict[Divergence, Kernel] = {
-    forward_kl: _kernel(_forward_kl),
-    acceptance: _kernel(_acceptance),
-    jsd: _kernel(_jsd),
+def _score_rows(
+    form: Form, student: Tensor, teacher: Tensor, temperature: float
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """The gradient by the student's logits, and sums over rows, [R, 1] each."""
+    s, t = wide(student), wide(teacher)
+    s_max, t_max = s.amax(-1, keepdim=True), t.amax(-1, keepdim=True)
+    sum_max = (s + t).amax(-1, keepdim=True)
+    plain = q, p = _softmax(s - s_max), _softmax(t - t_max)
+    if temperature != 1.0:
+        q, p = (_softmax(side.logits / temperature) for side in plain)
+    gradient, sums = form.rows(q, p)
+    overlap = _overlap(*plain)
+    scaled = gradient if temperature == 1.0 else gradient / temperature
+    found = (s_max, t_max, sum_max, q.total, p.total, overlap, sums)
+    return scaled.to(student.dtype), found
+
+
+def _softmax(logits: Tensor) -> Softmax:
+    weights = logits.exp()
+    total = weights.sum(-1, keepdim=True)
+    return Softmax(logits, weights * (1.0 / total), total)
+
+
+def _overlap(q: Softmax, p: Softmax) -> Tensor:
+    """Alpha: Σ min(p, q)."""
+    return torch.minimum(q.probabilities, p.probabilities).sum(-1, keepdim=True)
+
+
+def _mean(probability: Tensor, value: Tensor) -> Tensor:
+    return expectation(probability, value).unsqueeze(-1)
+
+
+def _through_softmax(q: Softmax, by_q: Tensor) -> Tensor:
+    """The gradient by q's logits from the one by q: q·(g − Σ q·g)."""
+    return q.probabilities * (by_q - _mean(q.probabilities, by_q))
+
+
+def _forward_kl() -> Form:
+    def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
+        cross = _mean(p.probabilities, p.logits - q.logits)
+        return q.probabilities - p.probabilities, (cross,)
+
+    return Form(rows, torch.add)
+
+
+def _reverse_kl() -> Form:
+    def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
+        gap = torch.where(q.probabilities > 0, q.logits - p.logits, 0.0)
+        return _through_softmax(q, gap), (_mean(q.probabilities, gap),)
+
+    def values(log_z: Tensor, mean: Tensor) -> Tensor:
+        return mean - log_z
+
+    return Form(rows, values)
+
+
+def _jsd(beta: float = 0.5) -> Form:
+    def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
+        m = beta * p.probabilities + (1 - beta) * q.probabilities
+        # Half of fp32's smallest number is 0, and a device may take such small ones for 0.
+        m = m.clamp_min(torch.finfo(m.dtype).tiny)
+        of_p, of_q = (
+            torch.where(x.probabilities > 0, (x.probabilities / m).log(), 0.0) for x in (p, q)
+        )
+        gradient = (1 - beta) * _through_softmax(q, of_q)
+        return gradient, (_mean(p.probabilities, of_p), _mean(q.probabilities, of_q))
+
+    def values(_: Tensor, of_p: Tensor, of_q: Tensor) -> Tensor:
+        return beta * of_p + (1 - beta) * of_q
+
+    return Form(rows, values)
+
+
+def _total_variation() -> Form:
+    def values(_: Tensor, distance: Tensor) -> Tensor:
+        return distance
+
+    return Form(_variation, values)
+
+
+def _variation(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
+    difference = q.probabilities - p.probabilities
+    distance = 0.5 * difference.abs().sum(-1, keepdim=True)
+    return _through_softmax(q, 0.5 * difference.sign()), (distance,)
+
+
+def _acceptance() -> Form:
+    """Gradient (q·Σu − u)/Σ min(p, q), u being min(p, q) where that is the draft's, else 0."""
+
+    def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
+        u = torch.where(q.probabilities <= p.probabilities, q.probabilities, 0.0)
+        overlap = _overlap(q, p)
+        ours = q.probabilities * u.sum(-1, keepdim=True) - u
+        return ours * (1.0 / overlap), (overlap,)
+
+    def values(_: Tensor, overlap: Tensor) -> Tensor:
+        # Sums of what lost its digits to underflow, and their inverses, are no numbers to use.
+        lost = torch.finfo(overlap.dtype).tiny / torch.finfo(overlap.dtype).eps
+        return torch.where(overlap > lost, -overlap.log(), torch.inf)
+
+    return Form(rows, values)
+
+
+def _lk(eta: float = 3.0) -> Form:
+    def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
+        of_kl = q.probabilities - p.probabilities
+        of_tv, (distance,) = _variation(q, p)
+        gradient = of_tv + torch.exp(-eta * (1.0 - distance)) * (of_kl - of_tv)
+        return gradient, (distance, _mean(p.probabilities, p.logits - q.logits))
+
+    def values(log_z: Tensor, distance: Tensor, cross: Tensor) -> Tensor:
+        kl_weight = torch.exp(-eta * (1.0 - distance))
+        return kl_weight * (cross + log_z) + (1.0 - kl_weight) * distance
+
+    return Form(rows, values)
+
+
+_FORMS: dict[Any, Callable[..., Form]] = {
+    forward_kl: _forward_kl,
+    reverse_kl: _reverse_kl,
+    jsd: _jsd,
+    total_variation: _total_variation,
+    acceptance: _acceptance,
+    lk: _lk,
 }
-"""For torch.compile: run eagerly, each of these steps would read and write memory."""
-
-
-class ForwardKLKernel:
-    """``forward_kl`` without a compiler, in buffers used again."""
-
-    def __init__(self, rows: int, vocabulary_size: int, dtype: torch.dtype):
-        accurate = torch.promote_types(dtype, torch.float32)
-        self._buffers = torch.empty(5, rows, vocabulary_size, dtype=accurate)
-
-    def __call__(
-        self, student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
-    ) -> Scores:
-        s, t, p, q, scratch = (buffer[: student.shape[0]] for buffer in self._buffers)
-        s.copy_(student)
-        t.copy_(teacher)
-        torch.softmax(s, -1, out=q)
-        torch.softmax(t, -1, out=p)
-        s_max, t_max = s.amax(-1), t.amax(-1)
-        agree = (torch.add(s, t, out=scratch).amax(-1) == s_max + t_max).float()
-        overlap = torch.minimum(p, q, out=scratch).sum(-1)
-        if temperature != 1.0:
-            torch.softmax(s.div_(temperature), -1, out=q)
-            torch.softmax(t.div_(temperature), -1, out=p)
-            s_max, t_max = s_max / temperature, t_max / temperature
-        # log Z of a row, read off its largest token: log p(max) = max − log Z.
-        log_z_ratio = (s_max - q.amax(-1).log()) - (t_max - p.amax(-1).log())
-        values = torch.sub(t, s, out=scratch).mul_(p).sum(-1) + log_z_ratio
-        if not bool(values.isfinite().all()):  # a logit of −inf made 0 · inf above
-            values = forward_kl(s, t)
-        student.copy_(q.sub_(p) if temperature == 1.0 else q.sub_(p).div_(temperature))
-        return Scores(values.clamp_min_(0.0), overlap, agree)

@@ -5,7 +5,7 @@ Shapes: T supervised tokens, V vocabulary.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import cast
 
 import torch
@@ -76,7 +76,9 @@ def as_divergence(
     return spec
 
 
+@cache
 def _named(name: str, beta: float, eta: float) -> Divergence:
+    """Always the same object for the same three, so that it is compiled once."""
     if name not in BY_NAME:
         raise UserError(f"no divergence is called {name!r}; choose from {', '.join(BY_NAME)}")
     if name == "jsd" and beta != 0.5:
