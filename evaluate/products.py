@@ -75,8 +75,8 @@ def _tensors(shapes: Shapes) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draft's states [T, d] and head [V, d], target's states [T, D] and head [V, D]."""
     torch.manual_seed(0)
     T, V, d, D = shapes.tokens, shapes.vocabulary_size, shapes.width, shapes.target_width
-    states, weight = torch.randn(T, d), torch.randn(V, d) / d**0.5
-    return states, weight, torch.randn(T, D), torch.randn(V, D) / D**0.5
+    weight, target_weight = torch.randn(V, d).mul_(d**-0.5), torch.randn(V, D).mul_(D**-0.5)
+    return torch.randn(T, d), weight, torch.randn(T, D), target_weight
 
 
 def _loss(shapes: Shapes, divergence: Divergence, compiled: bool) -> Callable[[], None]:

@@ -19,6 +19,7 @@ from distill.pipelines.inputs import check_at_least, draft_folder, machine, plai
 from distill.pipelines.plan import planned
 from distill.pipelines.stage import run_stage
 from distill.pipelines.training_benchmark import RESULTS, TABLE
+from distill.process import return_freed_memory
 from distill.tracking.runs import Run
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ def _lines(cfg: DictConfig, heads: dict[str, int]) -> list[LossLine]:
         for name, divergence in BY_NAME.items():
             times = time_loss(shapes, divergence, compiled, cfg.benchmark.repetitions)
             lines.append(LossLine(name, shapes, times))
+            return_freed_memory()
             log.info("benchmark: %s in %s done", name, lines[-1].compute)
     return lines
 
