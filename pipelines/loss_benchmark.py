@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from distill.artifacts import Artifact, write_json
 from distill.evaluate.products import LossLine, Shapes, time_loss
 from distill.evaluate.tables import as_text, loss_table
+from distill.losses.chunked import chunk_tokens
 from distill.losses.compiler import worth_compiling
 from distill.losses.mixture import BY_NAME
 from distill.models.folder import text_setting
@@ -69,7 +70,7 @@ def _lines(cfg: DictConfig, heads: dict[str, int]) -> list[LossLine]:
     for dtype in sorted({torch.float32, pick_dtype("auto", cpu)}, key=str):
         shapes = Shapes(
             tokens=cfg.trainer.tokens_per_batch,
-            chunk_size=cfg.objective.chunk_size,
+            chunk_size=chunk_tokens(heads["width"], cfg.objective.chunk_size),
             compute=dtype,
             **heads,
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig
 
+from distill.losses.chunked import chunk_tokens
 from distill.models.memory import plan_memory
 from distill.models.plan import DraftPlan, plan_draft, plan_from_folder
 from distill.models.vocabulary import shared_vocabulary
@@ -36,7 +37,7 @@ def run(cfg: DictConfig) -> DraftPlan:
     memory = plan_memory(
         plan,
         tokens_per_batch=cfg.trainer.tokens_per_batch,
-        chunk_size=cfg.objective.get("chunk_size", 512),
+        chunk_size=chunk_tokens(plan.config.hidden_size, cfg.objective.get("chunk_size")),
         target_shards=devices if cfg.target.device_map or cfg.trainer.strategy == "fsdp" else 1,
         draft_shards=devices if cfg.trainer.strategy == "fsdp" else 1,
     )

@@ -35,6 +35,15 @@ class Gradients(NamedTuple):
     bias: Tensor | None
 
 
+def chunk_tokens(width: int, asked: int | None) -> int:
+    """Tokens of a chunk: those asked for, else as many as the draft is wide, and 512 at least.
+
+    After each chunk the head's gradient is added to in fp32, which costs the more the fewer tokens
+    it is for. Of d tokens the half-precision logits of both sides take the memory of that gradient.
+    """
+    return max(512, width) if asked is None else asked
+
+
 def padded_rows(chunk_size: int) -> int:
     """Rows of a chunk's buffer: whole blocks, so that a compiled kernel sees one shape."""
     return -(-chunk_size // BLOCK_ROWS) * BLOCK_ROWS

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from distill.errors import UserError
-from distill.losses.chunked import chunked_linear_loss
+from distill.losses.chunked import chunk_tokens, chunked_linear_loss
 from distill.losses.dense import DenseTeacher, TokenLoss
 from distill.losses.divergence import check_temperature, forward_kl
 from distill.losses.head import Head
@@ -31,7 +31,7 @@ def fused_linear_loss(
     mask: Tensor | None = None,
     labels: Tensor | None = None,
     weights: Tensor | None = None,
-    chunk_size: int = 512,
+    chunk_size: int | None = None,
     vocabulary_size: int | None = None,
     student_bias: Tensor | None = None,
     teacher_bias: Tensor | None = None,
@@ -53,7 +53,7 @@ def fused_linear_loss(
         mask: [T] bool, true where a token counts; the others cost nothing. None: all count.
         labels: [T] ids of the next tokens, for a mixture with ``cross_entropy``; else None.
         weights: [T] factors of the tokens' loss, no gradient; alpha and agreement stay plain.
-        chunk_size: tokens whose logits exist at one time.
+        chunk_size: tokens whose logits exist at one time; None: see ``chunked.chunk_tokens``.
         vocabulary_size: ids shared by both; rows beyond it are padding. None: the smaller head's.
         student_bias: [V], in place of ``Head(bias=)``.
         teacher_bias: [V], likewise.
@@ -72,7 +72,8 @@ def fused_linear_loss(
     teacher = _head(teacher_head, teacher_bias)
     size = vocabulary_size or min(student.weight.shape[0], teacher.weight.shape[0])
     student, teacher = student.sliced(size), teacher.sliced(size)
-    _check(student_hidden, student, teacher_hidden, teacher, chunk_size)
+    chunk = chunk_tokens(student.weight.shape[1], chunk_size)
+    _check(student_hidden, student, teacher_hidden, teacher, chunk)
     check_temperature(temperature)
     _check_tokens(student_hidden, teacher=teacher_hidden, mask=mask, labels=labels, weights=weights)
     if mask is not None:
@@ -82,9 +83,9 @@ def fused_linear_loss(
         labels = None if labels is None else labels.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
     loss = TokenLoss(as_divergence(divergence), temperature, compiled)
-    source = DenseTeacher(teacher_hidden, teacher, loss, labels, chunk_size)
+    source = DenseTeacher(teacher_hidden, teacher, loss, labels, chunk)
     dtype = compute_dtype or student.weight.dtype
-    return chunked_linear_loss(student_hidden, student, source, chunk_size, dtype, weights)
+    return chunked_linear_loss(student_hidden, student, source, chunk, dtype, weights)
 
 
 def _head(head: Tensor | Head, bias: Tensor | None) -> Head:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distill.errors import UserError
 from distill.losses.acceptance import alpha
-from distill.losses.chunked import BLOCK_ROWS, chunked_linear_loss
+from distill.losses.chunked import BLOCK_ROWS, chunk_tokens, chunked_linear_loss
 from distill.losses.divergence import forward_kl
 from distill.losses.head import Head
 from distill.losses.kernels import Divergence, Scores, wide
@@ -35,7 +35,7 @@ def fused_sparse_loss(
     divergence: str | Mapping[str, float] | Divergence = forward_kl,
     mask: Tensor | None = None,
     weights: Tensor | None = None,
-    chunk_size: int = 512,
+    chunk_size: int | None = None,
     vocabulary_size: int | None = None,
     compute_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -65,7 +65,8 @@ def fused_sparse_loss(
         weights = None if weights is None else weights.index_select(0, kept)
     teacher = SparseTeacher(signal, function)
     dtype = compute_dtype or head.weight.dtype
-    return chunked_linear_loss(student_hidden, head, teacher, chunk_size, dtype, weights)
+    chunk = chunk_tokens(head.weight.shape[1], chunk_size)
+    return chunked_linear_loss(student_hidden, head, teacher, chunk, dtype, weights)
 
 
 class SparseTeacher:

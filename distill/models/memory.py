@@ -53,5 +53,5 @@ def plan_memory(
         target=plan.target_parameters * TARGET_BYTES // target_shards,
         draft_and_optimizer=plan.parameters * DRAFT_BYTES // draft_shards,
         activations=tokens_per_batch * per_token * ACTIVATION_BYTES,
-        loss_buffers=3 * chunk_size * config.vocab_size * LOGIT_BYTES,
+        loss_buffers=3 * min(chunk_size, tokens_per_batch) * config.vocab_size * LOGIT_BYTES,
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from distill.errors import UserError
+from distill.losses.chunked import chunk_tokens
 from distill.losses.compiler import worth_compiling
 from distill.losses.dense import TokenLoss
 from distill.losses.divergence import check_temperature
@@ -33,8 +34,9 @@ class Objective:
     """A divergence, its tokens' weights and what comes before it.
 
     divergence: a name, or {name: weight}. beta is jsd's, eta lk's. temperature: of both sides.
-    chunk_size: tokens whose logits exist at one time. compiled: torch.compile the loss; None: where
-    that works and the vocabulary is large enough for it to pay.
+    chunk_size: tokens whose logits exist at one time; None: by the draft's width.
+    compiled: torch.compile the loss; None: where that works and the vocabulary is large enough for
+    it to pay.
     weighting: `entropy` multiplies a token's loss by exp(entropy_slope · H(p)): below 0 the draft
     learns first what the target is sure of, above 0 what it hesitates over.
     `learnable` learns only the share `keep` of a micro-batch's tokens, those where the draft is
@@ -47,7 +49,7 @@ class Objective:
     beta: float = 0.5
     eta: float = 3.0
     temperature: float = 1.0
-    chunk_size: int = 512
+    chunk_size: int | None = None
     compiled: bool | None = None
     weighting: str = "none"
     entropy_slope: float = -0.5
@@ -97,9 +99,10 @@ class Objective:
         """
         wants_labels = isinstance(self.function, Mixture) and self.function.label_weight
         known = labels if wants_labels else None
+        chunk = chunk_tokens(head.weight.shape[1], self.chunk_size)
         fused = partial(self._fused, hidden, head, signal, known, vocabulary_size, compute_dtype)
         if self.weighting == "entropy":
-            weights = self.weights(signal)
+            weights = self.weights(signal, chunk)
             loss, sums = fused(weights=weights)
             return loss, sums | {"weight": weights.sum()}
         if self.weighting == "none":
@@ -109,11 +112,9 @@ class Objective:
             hidden.detach(),
             head.sliced(vocabulary_size).detach(),
             reference,
-            chunk_teacher(
-                signal, self._token_loss(hidden, vocabulary_size), known, self.chunk_size
-            ),
+            chunk_teacher(signal, self._token_loss(hidden, vocabulary_size), known, chunk),
             keep=self.keep,
-            chunk_size=self.chunk_size,
+            chunk_size=chunk,
             compute_dtype=compute_dtype or head.weight.dtype,
         )
         loss, sums = fused(mask=mask)
@@ -171,10 +172,10 @@ class Objective:
             compute_dtype=compute_dtype,
         )
 
-    def weights(self, signal: TeacherSignal) -> Tensor:
+    def weights(self, signal: TeacherSignal, chunk_size: int) -> Tensor:
         """exp(entropy_slope · H(p)), [T]."""
         if isinstance(signal, HiddenSignal):
-            nats = head_entropy(signal.hidden, signal.head, self.temperature, self.chunk_size)
+            nats = head_entropy(signal.hidden, signal.head, self.temperature, chunk_size)
         else:
             nats = sparse_entropy(signal)
         return torch.exp(self.entropy_slope * nats)

@@ -23,7 +23,7 @@ from distill.losses import (
     reverse_kl,
     total_variation,
 )
-from distill.losses.chunked import BLOCK_ROWS
+from distill.losses.chunked import BLOCK_ROWS, chunk_tokens
 from distill.losses.closed_forms import closed_form, closed_kernel
 from distill.losses.kernels import autograd_kernel
 
@@ -116,6 +116,15 @@ def test_logits_exist_for_a_chunk_of_tokens_only(divergence) -> None:
         pair.fused(divergence=divergence, chunk_size=16)[0].backward()
     wide = [shape for shape in shapes.seen if shape[-1:] == (V,) and len(shape) > 1]
     assert max(shape[-2] for shape in wide) == BLOCK_ROWS < T  # a chunk's buffer is whole blocks
+
+
+def test_a_chunk_is_as_many_tokens_as_the_draft_is_wide() -> None:
+    assert [chunk_tokens(width, None) for width in (192, 512, 2048)] == [512, 512, 2048]
+    assert chunk_tokens(2048, 100) == 100
+    head, hidden, other = torch.randn(3, 600), torch.randn(700, 600), torch.randn(700, 2)
+    with Shapes() as shapes:
+        fused_linear_loss(hidden, head, other, torch.randn(3, 2))
+    assert {shape[0] for shape in shapes.seen if shape[1:] == (600,)} >= {600, 100}
 
 
 def test_gradient_matches_finite_differences() -> None:

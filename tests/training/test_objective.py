@@ -40,7 +40,7 @@ def test_entropy_of_every_form_of_signal() -> None:
 def test_entropy_weights_by_hand() -> None:
     """Slope −1: exp(−ln 4) = ¼ for four alike, 2^−1.5 for ½ ¼ ¼, 1 where the target is sure."""
     signal = HiddenSignal(P.clamp_min(1e-30).log(), Head(torch.eye(4)))
-    weights = Objective(weighting="entropy", entropy_slope=-1.0).weights(signal)
+    weights = Objective(weighting="entropy", entropy_slope=-1.0).weights(signal, 512)
     torch.testing.assert_close(weights, torch.tensor([0.25, 2**-1.5, 1.0]))
 
 
