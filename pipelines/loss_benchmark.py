@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def loss(cfg: DictConfig) -> Artifact:
-    """Time the loss of one micro-batch on CPU, in fp32 and in bf16 where that is native.
+    """Time the loss of one micro-batch on CPU, in `target.dtype`; where that is `auto`, in fp32 too.
 
     Heads and states are random; no model is loaded.
     """
@@ -40,6 +40,7 @@ def loss(cfg: DictConfig) -> Artifact:
         "what": "loss",
         "heads": heads,
         "repetitions": asked.repetitions,
+        "dtype": cfg.target.dtype,
         "tokens": cfg.trainer.tokens_per_batch,
         "chunk_size": cfg.objective.chunk_size,
         "compiled": cfg.objective.compiled,
@@ -63,11 +64,13 @@ def loss(cfg: DictConfig) -> Artifact:
 
 
 def _lines(cfg: DictConfig, heads: dict[str, int]) -> list[LossLine]:
-    """Every divergence in every dtype that this processor multiplies."""
+    """Every divergence in every dtype asked for."""
     asked, cpu = cfg.objective.compiled, torch.device("cpu")
     compiled = worth_compiling(cpu, heads["vocabulary_size"]) if asked is None else asked
     lines = []
-    for dtype in sorted({torch.float32, pick_dtype("auto", cpu)}, key=str):
+    given = cfg.target.dtype
+    names = {"float32", given} if given == "auto" else {given}
+    for dtype in sorted({pick_dtype(name, cpu) for name in names}, key=str):
         shapes = Shapes(
             tokens=cfg.trainer.tokens_per_batch,
             chunk_size=chunk_tokens(heads["width"], cfg.objective.chunk_size),

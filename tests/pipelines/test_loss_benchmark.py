@@ -27,6 +27,16 @@ def test_every_divergence_is_timed_for_this_pair_and_for_others(distill, tmp_pat
         assert min(line["shares"]) > 0
 
 
+def test_a_given_dtype_is_the_only_one(distill, tmp_path) -> None:
+    distill(
+        "pipeline=benchmark", "what=loss", "draft=scratch", "benchmark.repetitions=1",
+        "trainer.tokens_per_batch=8", "target.dtype=bfloat16",
+    )  # fmt: skip
+    (path,) = (tmp_path / "outputs" / "artifacts" / "benchmark").glob("*/benchmark.json")
+    lines = json.loads(path.read_text())["lines"]
+    assert {line["compute"] for line in lines} == {"bfloat16"}
+
+
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
