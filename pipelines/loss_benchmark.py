@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def loss(cfg: DictConfig) -> Artifact:
-    """Time the loss of one micro-batch on CPU, in `target.dtype`; where that is `auto`, in fp32 too.
+    """Time the loss of one micro-batch on CPU, in `target.dtype`; if that is `auto`, in fp32 too.
 
     Heads and states are random; no model is loaded.
     """
