@@ -38,6 +38,11 @@ class LossTimes:
         """Of the loss's time, what its products take alone; 1 would be free of cost."""
         return [ours / whole for ours, whole in zip(self.products, self.loss, strict=True)]
 
+    @property
+    def undisturbed_share(self) -> float:
+        """The share of the fastest passes: what other jobs on the machine did to least."""
+        return min(self.products) / min(self.loss)
+
 
 @dataclass(frozen=True)
 class LossLine:

@@ -148,7 +148,8 @@ def training_table(found: Mapping[str, Any]) -> Table:
 def loss_table(lines: Sequence[LossLine]) -> Table:
     """One line per divergence, dtype and pair of heads."""
     view = Table(title="Fused loss with its gradients: median (lowest to highest)")
-    for heading in ("ids", "draft", "target", "products in", "divergence", "tokens/s", "share"):
+    headings = ("ids", "draft", "target", "products in", "divergence", "tokens/s", "share")
+    for heading in (*headings, "of the fastest"):
         view.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
         shapes, shares = line.shapes, line.times.shares
@@ -160,10 +161,12 @@ def loss_table(lines: Sequence[LossLine]) -> Table:
             line.divergence,
             f"{shapes.tokens / median(line.times.loss):.0f}",
             f"{median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f})",
+            f"{line.times.undisturbed_share:.2f}",
         )
     view.caption = (
         "draft, target: widths of their heads. share: time of the matrix products alone over the "
-        "loss's, runs next to each other; 1 would be a loss that costs nothing besides."
+        "loss's, runs next to each other; 1 would be a loss that costs nothing besides. of the "
+        "fastest: of the two fastest runs, which other jobs disturbed least."
     )
     return view
 

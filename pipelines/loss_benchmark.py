@@ -54,6 +54,7 @@ def loss(cfg: DictConfig) -> Artifact:
         found = [
             {"divergence": line.divergence, "compute": line.compute, "shares": line.times.shares}
             | {"ids": line.shapes.vocabulary_size, "seconds": line.times.loss}
+            | {"undisturbed_share": line.times.undisturbed_share}
             for line in lines
         ]
         write_json(folder / RESULTS, {"lines": found, **settings})

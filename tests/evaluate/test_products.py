@@ -49,10 +49,12 @@ def test_products_alone_are_those_of_the_loss() -> None:
 
 
 def test_table_by_hand() -> None:
-    """Products 1 and 2 s of losses of 2 and 2.5 s: shares 0.5 and 0.8; 20 tokens in 2.25 s."""
-    times = LossTimes([1.0, 2.0], [2.0, 2.5])
-    assert times.shares == pytest.approx([0.5, 0.8])
+    """Products 2 and 1.5 s of losses of 2.5 and 3 s: shares 0.8 and 0.5, of the fastest 1.5 / 2.5;
+    20 tokens in 2.75 s."""
+    times = LossTimes([2.0, 1.5], [2.5, 3.0])
+    assert times.shares == pytest.approx([0.8, 0.5])
     text = as_text(loss_table([LossLine("jsd", SHAPES, times)]), 130)
     assert "float32" in text
     assert "0.65 (0.50–0.80)" in text
-    assert " 9 " in text
+    assert "0.60 │" in text
+    assert " 7 │" in text
