@@ -49,8 +49,7 @@ def test_products_alone_are_those_of_the_loss() -> None:
 
 
 def test_table_by_hand() -> None:
-    """Products 2 and 1.5 s of losses of 2.5 and 3 s: shares 0.8 and 0.5, of the fastest 1.5 / 2.5;
-    20 tokens in 2.75 s."""
+    """Products 2 and 1.5 s of losses of 2.5 and 3 s; 20 tokens in 2.75 s."""
     times = LossTimes([2.0, 1.5], [2.5, 3.0])
     assert times.shares == pytest.approx([0.8, 0.5])
     text = as_text(loss_table([LossLine("jsd", SHAPES, times)]), 130)
