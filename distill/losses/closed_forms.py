@@ -7,6 +7,7 @@ as long as nothing of one number per row is computed between two of them. So the
 gives sums over rows, and what is made of these (a logarithm, an average) comes after it.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -129,17 +130,22 @@ def _reverse_kl() -> Form:
 
 
 def _jsd(beta: float = 0.5) -> Form:
+    """One logarithm per token: log p/m is log q/m + log p/q.
+
+    A token that q leaves nothing of has log p/m = −log β.
+    """
+
     def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
         m = beta * p.probabilities + (1 - beta) * q.probabilities
-        # Half of fp32's smallest number is 0, and a device may take such small ones for 0.
-        m = m.clamp_min(torch.finfo(m.dtype).tiny)
-        of_p, of_q = (
-            torch.where(x.probabilities > 0, (x.probabilities / m).log(), 0.0) for x in (p, q)
-        )
+        there = q.probabilities > torch.finfo(m.dtype).tiny
+        of_q = torch.where(there, (q.probabilities / m).log(), 0.0)
+        of_p = torch.where(there, of_q + (p.logits - q.logits), 0.0)
+        covered = torch.where(there, p.probabilities, 0.0).sum(-1, keepdim=True)
         gradient = (1 - beta) * _through_softmax(q, of_q)
-        return gradient, (_mean(p.probabilities, of_p), _mean(q.probabilities, of_q))
+        return gradient, (_mean(q.probabilities, of_q), _mean(p.probabilities, of_p), covered)
 
-    def values(_: Tensor, of_p: Tensor, of_q: Tensor) -> Tensor:
+    def values(log_z: Tensor, of_q: Tensor, of_p: Tensor, covered: Tensor) -> Tensor:
+        of_p = of_p + covered * log_z - (1.0 - covered) * math.log(beta)
         return beta * of_p + (1 - beta) * of_q
 
     return Form(rows, values)
