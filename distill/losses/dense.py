@@ -4,14 +4,14 @@ Shapes: T tokens, V vocabulary, D teacher width.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from distill.losses.chunked import BLOCK_ROWS, empty_logits, padded_rows
 from distill.losses.closed_forms import closed_form, closed_kernel
+from distill.losses.compiler import compile_loss, compile_over_rows
 from distill.losses.divergence import forward_kl
 from distill.losses.eager import ForwardKLKernel
 from distill.losses.head import Head
@@ -65,32 +65,5 @@ def _kernel(loss: TokenLoss, rows: int, logits: Tensor) -> Kernel:
 def _compiled_kernel(divergence: Divergence) -> Kernel:
     form = closed_form(divergence)
     if form is None:
-        return _compile(autograd_kernel(divergence))
-    return closed_kernel(form, divergence, _compile_rows)
-
-
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled anew for every divergence, temperature, dtype and vocabulary.
-
-    After 8 of them, by default, torch would run the function uncompiled from then on.
-    """
-    compiler = cast(Any, torch)  # untyped upstream
-    limits = compiler._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, 64)
-    return compiler.compile(function, dynamic=False)
-
-
-def _compile_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled for any number of rows.
-
-    Of a number that it knows the compiler compares 300 with a row's length, and above that
-    makes a loop per pass instead of one per row.
-    """
-    compiled = _compile(function)
-
-    def call(student: Tensor, teacher: Tensor, temperature: float) -> Any:
-        for logits in (student, teacher):
-            cast(Any, torch)._dynamo.mark_dynamic(logits, 0)
-        return compiled(student, teacher, temperature)
-
-    return call
+        return compile_loss(autograd_kernel(divergence))
+    return closed_kernel(form, divergence, compile_over_rows)

@@ -73,6 +73,8 @@ class Objective:
             raise UserError(
                 f"objective.weighting is {self.weighting}; use one of {', '.join(WEIGHTINGS)}"
             )
+        if self.chunk_size is not None and self.chunk_size < 1:
+            raise UserError(f"objective.chunk_size is {self.chunk_size}; use 1 or more, or null")
         self._check_learnable()
         if not 0.0 <= self.hidden_match < 1.0:
             raise UserError(f"objective.hidden_match is {self.hidden_match}; use 0 <= share < 1")
