@@ -53,8 +53,8 @@ def closed_kernel(
 ) -> Kernel:
     """The kernel of ``form``, whose step over rows ``compiler`` has made.
 
-    Rows whose loss does not come out finite are scored by the ``definition``, which is slower and
-    holds where probabilities underflow or are zero.
+    Rows whose loss does not come out finite are scored by the ``definition`` in float64, which is
+    slower and holds where probabilities underflow or are zero.
     """
     of_rows = compiler(partial(_score_rows, form))
 
@@ -65,7 +65,10 @@ def closed_kernel(
         student_max, teacher_max, sum_max, q_total, p_total, overlap, sums = found
         values = form.values((q_total / p_total).log(), *sums).squeeze(-1)
         if not bool(values.isfinite().all()):
-            return autograd_kernel(definition)(student, teacher, temperature, labels)
+            exact = student.double()
+            scores = autograd_kernel(definition)(exact, teacher.double(), temperature, labels)
+            student.copy_(exact)
+            return Scores(*(part.to(values.dtype) for part in scores))
         student.copy_(gradient)
         agree = (sum_max == student_max + teacher_max).squeeze(-1).float()
         return Scores(values.clamp_min(0.0), overlap.squeeze(-1), agree)

@@ -355,8 +355,5 @@ def test_closed_form_of_acceptance_at_opposite_logits_of_60_at_a_low_temperature
     # one of the second, beside which the others are nothing.
     assert found.values.tolist() == pytest.approx([2400.0 - math.log(3), 1200.0])
     # The smaller is the draft's on the last two tokens: (q·2 − u)/3; on the middle one: q − u.
-    # fp32 keeps logits of 1200 to 6e-5.
-    assert gradient[0].tolist() == pytest.approx(
-        [x / 0.05 for x in (2 / 3, -1 / 3, -1 / 3)], rel=1e-4
-    )
-    assert gradient[1].tolist() == pytest.approx([x / 0.05 for x in (1.0, -1.0, 0.0)], abs=1e-3)
+    assert gradient[0].tolist() == pytest.approx([x / 0.05 for x in (2 / 3, -1 / 3, -1 / 3)])
+    assert gradient[1].tolist() == pytest.approx([x / 0.05 for x in (1.0, -1.0, 0.0)])
