@@ -25,7 +25,7 @@ def settle() -> None:
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_MAX, 0)
-        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_TRIM_THRESHOLD, -1)  # never
 
 
 def return_freed_memory() -> None:

@@ -15,6 +15,9 @@ from distill.losses.kernels import Scores
 # Rows per block: their fp32 student and teacher logits, p and q stay in the cache.
 BLOCK_ROWS = 32
 
+# Ids of a block of the head's gradient: what it is made of in half precision is as large.
+BLOCK_IDS = 8192
+
 
 class ChunkTeacher(Protocol):
     """What the student learns from, asked for one chunk at a time."""
@@ -131,9 +134,6 @@ def _run(hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]) -> tuple[T
     gradients = _gradients(hidden, head, needed, accurate)
     rows = padded_rows(min(setting.chunk_size, max(T, 1)))
     logits = empty_logits(hidden, rows, min(setting.chunk_size, T), head)
-    weight_part = (
-        torch.empty_like(head.weight) if needed[1] and accurate != head.weight.dtype else None
-    )
     sums = hidden.new_zeros(4, dtype=accurate)
     for first in range(0, T, setting.chunk_size):
         chunk = hidden.detach()[first : first + setting.chunk_size].to(setting.compute_dtype)
@@ -147,7 +147,7 @@ def _run(hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]) -> tuple[T
             logits[:count].mul_(share[:, None])
         sums += torch.stack([*(part.sum() for part in scores), sums.new_tensor(float(count))])
         gradient = head.logits_gradient_(logits, plain)[:count]
-        _accumulate(gradients, gradient, chunk, head, first, weight_part)
+        _accumulate(gradients, gradient, chunk, head, first)
     return sums, gradients
 
 
@@ -163,29 +163,31 @@ def _gradients(
     )
 
 
-def _accumulate(
-    into: Gradients,
-    gradient: Tensor,
-    chunk: Tensor,
-    head: Head,
-    first: int,
-    weight_part: Tensor | None,
-) -> None:
+def _accumulate(into: Gradients, gradient: Tensor, chunk: Tensor, head: Head, first: int) -> None:
     """Add one chunk's share, gradient [C, V] by the logits, to the gradients by the inputs."""
     if into.hidden is not None:
         into.hidden[first : first + len(chunk)] = gradient @ head.weight
     if into.weight is not None:
-        if weight_part is None:
-            torch.addmm(into.weight, gradient.t(), chunk, beta=1 if first else 0, out=into.weight)
-        else:
-            torch.mm(gradient.t(), chunk, out=weight_part)
-            (_add_wide if first else Tensor.copy_)(into.weight, weight_part)
+        _add_product(into.weight, gradient, chunk, fresh=first == 0)
     if into.bias is not None:
         into.bias.add_(gradient.sum(0, dtype=into.bias.dtype))
 
 
-def _add_wide(total: Tensor, part: Tensor) -> None:
-    """Add ``part`` of a narrower dtype to ``total``. By blocks: at once, mixed dtypes take 4×."""
-    for row in range(0, len(total), 1024):
-        block = slice(row, row + 1024)
-        total[block].add_(part[block].to(total.dtype))
+def _add_product(total: Tensor, gradient: Tensor, chunk: Tensor, fresh: bool) -> None:
+    """Add gradientᵀ · chunk [V, d] to ``total``, or write it there if that is ``fresh``.
+
+    By blocks of ids where ``total`` has the wider dtype: no product of two dtypes is to be had, and
+    a whole one of the narrower would take half of ``total`` besides.
+    """
+    if total.dtype == chunk.dtype:
+        torch.addmm(total, gradient.t(), chunk, beta=0 if fresh else 1, out=total)
+        return
+    part = chunk.new_empty(min(BLOCK_IDS, len(total)), chunk.shape[1])
+    for first in range(0, len(total), BLOCK_IDS):
+        block = total[first : first + BLOCK_IDS]
+        product = part[: len(block)]
+        torch.mm(gradient[:, first : first + BLOCK_IDS].t(), chunk, out=product)
+        if fresh:
+            block.copy_(product)
+        else:
+            block.add_(product.to(total.dtype))  # at once, mixed dtypes take 4 times as long

@@ -15,6 +15,7 @@ from distill.losses import (
     acceptance,
     alpha,
     as_divergence,
+    chunked,
     closed_forms,
     forward_kl,
     fused_linear_loss,
@@ -174,9 +175,13 @@ def test_masked_tokens_get_no_gradient_and_no_look() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("divergence", [forward_kl, jsd])
-def test_half_precision(dtype: torch.dtype, divergence) -> None:
+@pytest.mark.parametrize("ids", [8192, 14])  # one block, and three with a short last one
+def test_half_precision(dtype: torch.dtype, divergence, ids: int, monkeypatch) -> None:
+    monkeypatch.setattr(chunked, "BLOCK_IDS", ids)
     pair = Pair(dtype)
-    loss, _ = pair.fused(divergence=divergence, chunk_size=16)
+    with Shapes() as shapes:
+        loss, _ = pair.fused(divergence=divergence, chunk_size=16)
+    assert ((ids, STUDENT_WIDTH) in shapes.seen) == (ids < V)
     exact = Pair()
     with torch.no_grad():
         for name in ("hidden", "weight", "bias"):
