@@ -65,7 +65,7 @@ def time_loss(
     compiled: as in ``fused_linear_loss``.
     """
     arms = (_products(shapes), _loss(shapes, divergence, compiled))
-    for arm in arms * 2:  # the second pass finds its memory where the first one left it, or not yet
+    for arm in arms * 2:  # the second pass of the loss still asks the system for memory
         arm()
     found: tuple[list[float], list[float]] = ([], [])
     for turn in range(2 * repetitions):

@@ -6,9 +6,12 @@ A drafted token is kept with probability alpha = Σ_x min(p, q) = 1 − TV(p, q)
 All are non-linear in p: they need the teacher's whole distribution, not samples of it.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
+from distill.errors import UserError
 from distill.losses.divergence import (
     check_same_vocabulary,
     forward_kl,
@@ -59,7 +62,13 @@ def lk(
     KL while the pair disagrees, acceptance itself once it agrees. Samarin et al. 2026 (arXiv
     2602.23881), the hybrid loss, with the eta that did best there.
     """
+    check_eta(eta)
     tv = total_variation(student_logits, teacher_logits, temperature)
     kl_weight = torch.exp(-eta * (1.0 - tv.detach()))
     kl = forward_kl(student_logits, teacher_logits, temperature)
     return kl_weight * kl + (1.0 - kl_weight) * tv
+
+
+def check_eta(eta: float) -> None:
+    if not 0.0 <= eta < math.inf:
+        raise UserError(f"lk eta is {eta}; use 0 (KL alone) or more")

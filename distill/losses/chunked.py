@@ -71,6 +71,8 @@ def chunked_linear_loss(
 
     ``weights`` [T] multiply the tokens' values and gradients, not their alpha and agreement.
     """
+    if not torch.is_grad_enabled():  # the node would not know, and make all gradients
+        hidden, head = hidden.detach(), head.detach()
     setting = _Setting(head, teacher, chunk_size, compute_dtype, weights)
     apply = cast(Any, _ChunkedLoss).apply  # untyped upstream
     loss, sums = apply(hidden, head.weight, head.bias, setting)

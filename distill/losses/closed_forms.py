@@ -10,14 +10,15 @@ gives sums over rows, and what is made of these (a logarithm, an average) comes 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from distill.losses.acceptance import acceptance, lk, total_variation
-from distill.losses.divergence import expectation, forward_kl, jsd, reverse_kl
+from distill.losses.acceptance import acceptance, check_eta, lk, total_variation
+from distill.losses.divergence import check_beta, expectation, forward_kl, jsd, reverse_kl
 from distill.losses.kernels import Divergence, Kernel, Scores, autograd_kernel, wide
+from distill.losses.mixture import Mixture
 
 
 class Softmax(NamedTuple):
@@ -31,17 +32,22 @@ class Softmax(NamedTuple):
 class Form(NamedTuple):
     """A divergence in two steps.
 
-    rows(q, p): the gradient by the student's logits [R, V], and sums [R, 1].
+    rows(q, p): the gradient by the student's logits [R, V], and sums [R, 1]; a mixture's nest.
     values(log_z, *sums): the losses [R, 1]; log_z is the log of q's total over p's, so that
     log q − log p = q.logits − p.logits − log_z.
     """
 
-    rows: Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+    rows: Callable[..., tuple[Tensor, tuple[Any, ...]]]
     values: Callable[..., Tensor]
 
 
 def closed_form(divergence: Divergence) -> Form | None:
-    """Of a divergence of ``distill.losses``, or of a ``partial`` of one with its beta or eta."""
+    """Of a divergence of ``distill.losses``, if it has one.
+
+    So have a ``partial`` of one with its beta or eta, and a ``Mixture`` of them without labels.
+    """
+    if isinstance(divergence, Mixture):
+        return None if divergence.label_weight else _mixture(divergence)
     given = divergence.keywords if isinstance(divergence, partial) else {}
     options = {name: value for name, value in given.items() if name in ("beta", "eta")}
     make = _FORMS.get(divergence.func if isinstance(divergence, partial) else divergence)
@@ -53,8 +59,8 @@ def closed_kernel(
 ) -> Kernel:
     """The kernel of ``form``, whose step over rows ``compiler`` has made.
 
-    Rows whose loss does not come out finite are scored by the ``definition`` in float64, which is
-    slower and holds where probabilities underflow or are zero.
+    If a loss does not come out finite, these rows are scored by the ``definition`` in float64,
+    which is slower and holds where probabilities underflow or are zero.
     """
     of_rows = compiler(partial(_score_rows, form))
 
@@ -62,7 +68,7 @@ def closed_kernel(
         student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
     ) -> Scores:
         gradient, found = of_rows(student, teacher, temperature)
-        student_max, teacher_max, sum_max, q_total, p_total, overlap, sums = found
+        q_total, p_total, overlap, nearest, sums = found
         values = form.values((q_total / p_total).log(), *sums).squeeze(-1)
         if not bool(values.isfinite().all()):
             exact = student.double()
@@ -70,8 +76,9 @@ def closed_kernel(
             student.copy_(exact)
             return Scores(*(part.to(values.dtype) for part in scores))
         student.copy_(gradient)
-        agree = (sum_max == student_max + teacher_max).squeeze(-1).float()
-        return Scores(values.clamp_min(0.0), overlap.squeeze(-1), agree)
+        return Scores(
+            values.clamp_min(0.0), overlap.squeeze(-1), (nearest == 0).squeeze(-1).float()
+        )
 
     return kernel
 
@@ -81,19 +88,21 @@ def _score_rows(
 ) -> tuple[Tensor, tuple[Any, ...]]:
     """The gradient by the student's logits, and sums over rows, [R, 1] each."""
     s, t = wide(student), wide(teacher)
-    s_max, t_max = s.amax(-1, keepdim=True), t.amax(-1, keepdim=True)
-    sum_max = (s + t).amax(-1, keepdim=True)
-    plain = q, p = _softmax(s - s_max), _softmax(t - t_max)
+    plain = q, p = _softmax(s), _softmax(t)
+    nearest = (q.logits + p.logits).amax(-1, keepdim=True)
     if temperature != 1.0:
-        q, p = (_softmax(side.logits / temperature) for side in plain)
+        q, p = (_of_shifted(side.logits / temperature) for side in plain)
     gradient, sums = form.rows(q, p)
     overlap = _overlap(*plain)
     scaled = gradient if temperature == 1.0 else gradient / temperature
-    found = (s_max, t_max, sum_max, q.total, p.total, overlap, sums)
-    return scaled.to(student.dtype), found
+    return scaled.to(student.dtype), (q.total, p.total, overlap, nearest, sums)
 
 
 def _softmax(logits: Tensor) -> Softmax:
+    return _of_shifted(logits - logits.amax(-1, keepdim=True))
+
+
+def _of_shifted(logits: Tensor) -> Softmax:
     weights = logits.exp()
     total = weights.sum(-1, keepdim=True)
     return Softmax(logits, weights * (1.0 / total), total)
@@ -137,6 +146,7 @@ def _jsd(beta: float = 0.5) -> Form:
 
     A token that q leaves nothing of has log p/m = −log β.
     """
+    check_beta(beta)
 
     def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
         m = beta * p.probabilities + (1 - beta) * q.probabilities
@@ -185,6 +195,8 @@ def _acceptance() -> Form:
 
 
 def _lk(eta: float = 3.0) -> Form:
+    check_eta(eta)
+
     def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
         of_kl = q.probabilities - p.probabilities
         of_tv, (distance,) = _variation(q, p)
@@ -194,6 +206,24 @@ def _lk(eta: float = 3.0) -> Form:
     def values(log_z: Tensor, distance: Tensor, cross: Tensor) -> Tensor:
         kl_weight = torch.exp(-eta * (1.0 - distance))
         return kl_weight * (cross + log_z) + (1.0 - kl_weight) * distance
+
+    return Form(rows, values)
+
+
+def _mixture(mixture: Mixture) -> Form | None:
+    parts = [(closed_form(divergence), weight) for divergence, weight in mixture.terms]
+    terms = [(form, weight) for form, weight in parts if form is not None]
+    if len(terms) < len(parts):
+        return None
+
+    def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Any, ...]]:
+        scored = [(form.rows(q, p), weight) for form, weight in terms]
+        gradient = sum(weight * gradient for (gradient, _), weight in scored)
+        return cast(Tensor, gradient), tuple(sums for (_, sums), _ in scored)
+
+    def values(log_z: Tensor, *sums: tuple[Tensor, ...]) -> Tensor:
+        each = zip(terms, sums, strict=True)
+        return cast(Tensor, sum(weight * form.values(log_z, *own) for (form, weight), own in each))
 
     return Form(rows, values)
 

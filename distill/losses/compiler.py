@@ -19,28 +19,21 @@ def worth_compiling(device: torch.device, vocabulary_size: int) -> bool:
     return vocabulary_size >= SMALLEST_VOCABULARY and compiles(device.type)
 
 
-def compile_loss(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled anew for every divergence, temperature, dtype and vocabulary.
+def compile_over_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled for any number of rows of the tensors [R, …] that it is called with.
 
-    After 8 of them, by default, torch would run the function uncompiled from then on.
+    Anew for every divergence, temperature, dtype and vocabulary: after 8 of them, by default, torch
+    would run the function uncompiled from then on. Of a number of rows that it knows, the compiler
+    makes one loop per row only if a row is at most 300 times longer, else one per pass over all.
     """
     compiler = cast(Any, torch)  # untyped upstream
     limits = compiler._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, 64)
-    return compiler.compile(function, dynamic=False)
-
-
-def compile_over_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for any number of rows of the tensors [R, V] that it is called with.
-
-    Of a number of rows that it knows, the compiler makes one loop per row only if a row is at most
-    300 times longer, else one per pass over all of them.
-    """
-    of_shape = compile_loss(function)
+    of_shape = compiler.compile(function, dynamic=False)
 
     def call(*args: Any) -> Any:
         for tensor in (one for one in args if isinstance(one, torch.Tensor)):
-            cast(Any, torch)._dynamo.mark_dynamic(tensor, 0)
+            compiler._dynamo.mark_dynamic(tensor, 0)
         return of_shape(*args)
 
     return call

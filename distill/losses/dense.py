@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distill.losses.chunked import BLOCK_ROWS, empty_logits, padded_rows
 from distill.losses.closed_forms import closed_form, closed_kernel
-from distill.losses.compiler import compile_loss, compile_over_rows
+from distill.losses.compiler import compile_over_rows
 from distill.losses.divergence import forward_kl
 from distill.losses.eager import ForwardKLKernel
 from distill.losses.head import Head
@@ -65,5 +65,5 @@ def _kernel(loss: TokenLoss, rows: int, logits: Tensor) -> Kernel:
 def _compiled_kernel(divergence: Divergence) -> Kernel:
     form = closed_form(divergence)
     if form is None:
-        return compile_loss(autograd_kernel(divergence))
+        return compile_over_rows(autograd_kernel(divergence))
     return closed_kernel(form, divergence, compile_over_rows)

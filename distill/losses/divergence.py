@@ -33,6 +33,13 @@ def check_temperature(temperature: float) -> None:
         raise UserError(f"temperature is {temperature}; a divergence needs a temperature above 0")
 
 
+def check_beta(beta: float) -> None:
+    if not 0.0 < beta < 1.0:
+        raise UserError(
+            f"jsd beta is {beta}; use 0 < beta < 1, or forward_kl / reverse_kl for the ends"
+        )
+
+
 def check_same_vocabulary(student_logits: Tensor, teacher_logits: Tensor) -> None:
     """Refuse logits of different widths: zeros in the narrower would be given real mass."""
     if student_logits.shape != teacher_logits.shape:
@@ -98,10 +105,7 @@ def jsd(
     entropy of a β coin (log 2 at β = ½). Divided by β it tends to KL(p‖q) as β → 0, divided by
     1 − β to KL(q‖p) as β → 1.
     """
-    if not 0.0 < beta < 1.0:
-        raise UserError(
-            f"jsd beta is {beta}; use 0 < beta < 1, or forward_kl / reverse_kl for the ends"
-        )
+    check_beta(beta)
     check_same_vocabulary(student_logits, teacher_logits)
     log_p = log_probabilities(teacher_logits, temperature)
     log_q = log_probabilities(student_logits, temperature)

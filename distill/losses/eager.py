@@ -21,19 +21,17 @@ class ForwardKLKernel:
         self, student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
     ) -> Scores:
         s, t, p, q, scratch = (buffer[: student.shape[0]] for buffer in self._buffers)
-        s.copy_(student)
-        t.copy_(teacher)
+        for buffer, logits in ((s, student), (t, teacher)):
+            buffer.copy_(logits).sub_(logits.amax(-1, keepdim=True))
         torch.softmax(s, -1, out=q)
         torch.softmax(t, -1, out=p)
-        s_max, t_max = s.amax(-1), t.amax(-1)
-        agree = (torch.add(s, t, out=scratch).amax(-1) == s_max + t_max).float()
+        agree = (torch.add(s, t, out=scratch).amax(-1) == 0).float()
         overlap = torch.minimum(p, q, out=scratch).sum(-1)
         if temperature != 1.0:
             torch.softmax(s.div_(temperature), -1, out=q)
             torch.softmax(t.div_(temperature), -1, out=p)
-            s_max, t_max = s_max / temperature, t_max / temperature
-        # log Z of a row, read off its largest token: log p(max) = max − log Z.
-        log_z_ratio = (s_max - q.amax(-1).log()) - (t_max - p.amax(-1).log())
+        # log Z of a row, read off its largest token: log p(max) = 0 − log Z.
+        log_z_ratio = p.amax(-1).log() - q.amax(-1).log()
         values = torch.sub(t, s, out=scratch).mul_(p).sum(-1) + log_z_ratio
         if not bool(values.isfinite().all()):  # a logit of −inf made 0 · inf above
             values = forward_kl(s, t)

@@ -21,7 +21,9 @@ def head_entropy(
     hidden: Tensor, head: Head, temperature: float = 1.0, chunk_size: int = 512
 ) -> Tensor:
     """The same of head(hidden), whose logits never exist for all T tokens: [T, D] → [T]."""
-    parts = [hidden[n : n + chunk_size] for n in range(0, len(hidden), chunk_size)]
+    hidden = hidden.to(head.weight.dtype)
+    starts = range(0, max(len(hidden), 1), chunk_size)  # of no token one part, of none
+    parts = [hidden[first : first + chunk_size] for first in starts]
     return torch.cat([entropy(head.logits(part), temperature) for part in parts])
 
 

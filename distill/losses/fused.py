@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from distill.errors import UserError
+from distill.losses.checks import check_chunk, check_hidden, check_tokens
 from distill.losses.chunked import chunk_tokens, chunked_linear_loss
 from distill.losses.dense import DenseTeacher, TokenLoss
 from distill.losses.divergence import check_temperature, forward_kl
 from distill.losses.head import Head
 from distill.losses.kernels import Divergence
-from distill.losses.mixture import as_divergence
+from distill.losses.mixture import as_divergence, check_labels
 
 
 def fused_linear_loss(
@@ -52,7 +53,8 @@ def fused_linear_loss(
         temperature: of both sides in the loss. The metrics are at temperature 1.
         mask: [T] bool, true where a token counts; the others cost nothing. None: all count.
         labels: [T] ids of the next tokens, for a mixture with ``cross_entropy``; else None.
-        weights: [T] factors of the tokens' loss, no gradient; alpha and agreement stay plain.
+        weights: [T] factors of the tokens' loss, no gradient; alpha and agreement stay plain. What
+            is to be left out wants a mask: 0 times an infinite loss is nan.
         chunk_size: tokens whose logits exist at one time; None: see ``chunked.chunk_tokens``.
         vocabulary_size: ids shared by both; rows beyond it are padding. None: the smaller head's.
         student_bias: [V], in place of ``Head(bias=)``.
@@ -62,27 +64,34 @@ def fused_linear_loss(
             call takes half a minute).
 
     Returns:
-        The loss (0-d, fp32) and detached sums over the unmasked tokens: ``divergence``, ``alpha``
-        (Σ_x min(p, q)), ``agreement`` (argmaxes equal), ``tokens``.
+        The loss (0-d, fp32; float64 of float64 products) and detached sums over the unmasked
+        tokens: ``divergence``, ``alpha`` (Σ_x min(p, q)), ``agreement`` (argmaxes equal),
+        ``tokens``.
 
     Raises:
         UserError: tensors that cannot belong together.
     """
     student = _head(student_head, student_bias)
     teacher = _head(teacher_head, teacher_bias)
-    size = vocabulary_size or min(student.weight.shape[0], teacher.weight.shape[0])
-    student, teacher = student.sliced(size), teacher.sliced(size)
+    if vocabulary_size is None:
+        vocabulary_size = min(student.weight.shape[0], teacher.weight.shape[0])
+    student, teacher = student.sliced(vocabulary_size), teacher.sliced(vocabulary_size)
+    function = as_divergence(divergence)
     chunk = chunk_tokens(student.weight.shape[1], chunk_size)
-    _check(student_hidden, student, teacher_hidden, teacher, chunk)
+    check_chunk(chunk)
+    check_hidden("student", student_hidden, student)
+    check_hidden("teacher", teacher_hidden, teacher)
     check_temperature(temperature)
-    _check_tokens(student_hidden, teacher=teacher_hidden, mask=mask, labels=labels, weights=weights)
+    tokens = len(student_hidden)
+    check_tokens(tokens, teacher=teacher_hidden[:, 0], mask=mask, labels=labels, weights=weights)
+    check_labels(function, labels)
     if mask is not None:
         kept = mask.nonzero().squeeze(1)
         student_hidden = student_hidden.index_select(0, kept)
         teacher_hidden = teacher_hidden.index_select(0, kept)
         labels = None if labels is None else labels.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
-    loss = TokenLoss(as_divergence(divergence), temperature, compiled)
+    loss = TokenLoss(function, temperature, compiled)
     source = DenseTeacher(teacher_hidden, teacher, loss, labels, chunk)
     dtype = compute_dtype or student.weight.dtype
     return chunked_linear_loss(student_hidden, student, source, chunk, dtype, weights)
@@ -94,28 +103,3 @@ def _head(head: Tensor | Head, bias: Tensor | None) -> Head:
     if bias is not None and head.bias is not None:
         raise UserError("a bias is given twice: in the Head and as a keyword; drop one")
     return head if bias is None else replace(head, bias=bias)
-
-
-def _check(
-    student_hidden: Tensor, student: Head, teacher_hidden: Tensor, teacher: Head, chunk_size: int
-) -> None:
-    for name, hidden, head in (
-        ("student", student_hidden, student),
-        ("teacher", teacher_hidden, teacher),
-    ):
-        if hidden.ndim != 2 or hidden.shape[1] != head.weight.shape[1]:
-            raise UserError(
-                f"{name} hidden states are {tuple(hidden.shape)} and its head "
-                f"{tuple(head.weight.shape)}; flatten them to [tokens, width] of the head's width"
-            )
-    if chunk_size < 1:
-        raise UserError(f"chunk_size is {chunk_size}; use 1 or more")
-
-
-def _check_tokens(student_hidden: Tensor, **others: Tensor | None) -> None:
-    for name, tensor in others.items():
-        if tensor is not None and len(tensor) != len(student_hidden):
-            raise UserError(
-                f"student has {len(student_hidden)} tokens and {name} {len(tensor)}; "
-                "give the same tokens to all"
-            )

@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from distill.errors import UserError
 from distill.losses.acceptance import alpha
+from distill.losses.checks import check_chunk, check_hidden, check_tokens
 from distill.losses.chunked import BLOCK_ROWS, chunk_tokens, chunked_linear_loss
 from distill.losses.divergence import forward_kl
 from distill.losses.head import Head
@@ -21,6 +21,7 @@ from distill.losses.sparse import (
     TopK,
     buckets,
     check_sampled,
+    check_unlabelled,
     sampled_alpha,
     sampled_divergence,
     top_k_divergence,
@@ -41,6 +42,7 @@ def fused_sparse_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """``fused_linear_loss`` with a cached signal of T rows in the place of the teacher.
 
+    A signal does not say how many ids are real: without ``vocabulary_size`` all of the head's are.
     The temperature is the signal's, of the metrics too. Of a ``TopK`` the metric ``alpha`` is an
     upper bound (the tail is one bucket); of ``Sampled`` it is unbiased, and ``agreement`` compares
     with the likeliest drawn token.
@@ -51,21 +53,20 @@ def fused_sparse_loss(
     function = as_divergence(divergence)
     if isinstance(signal, Sampled):
         check_sampled(function)
+    check_unlabelled(function)
     head = student_head if isinstance(student_head, Head) else Head(student_head)
     if vocabulary_size is not None:
         head = head.sliced(vocabulary_size)
-    if student_hidden.ndim != 2 or len(signal.ids) != len(student_hidden):
-        raise UserError(
-            f"student hidden states {tuple(student_hidden.shape)} and signal ids "
-            f"{tuple(signal.ids.shape)} differ in tokens; give one row of each per token"
-        )
+    chunk = chunk_tokens(head.weight.shape[1], chunk_size)
+    check_chunk(chunk)
+    check_hidden("student", student_hidden, head)
+    check_tokens(len(student_hidden), signal=signal.ids[:, 0], mask=mask, weights=weights)
     if mask is not None:
         kept = mask.nonzero().squeeze(1)
         student_hidden, signal = student_hidden.index_select(0, kept), signal.rows(kept)
         weights = None if weights is None else weights.index_select(0, kept)
     teacher = SparseTeacher(signal, function)
     dtype = compute_dtype or head.weight.dtype
-    chunk = chunk_tokens(head.weight.shape[1], chunk_size)
     return chunked_linear_loss(student_hidden, head, teacher, chunk, dtype, weights)
 
 
@@ -110,6 +111,9 @@ def _alpha(logits: Tensor, signal: TopK | Sampled) -> Tensor:
 
 
 def _agreement(logits: Tensor, signal: TopK | Sampled) -> Tensor:
-    likeliest = signal.log_probs.argmax(-1, keepdim=True)
+    known = signal.log_probs
+    if isinstance(signal, Sampled):
+        known = known.masked_fill(signal.weights == 0, -torch.inf)
+    likeliest = known.argmax(-1, keepdim=True)
     chosen = signal.ids.long().gather(-1, likeliest)
     return (logits.gather(-1, chosen).squeeze(-1) == logits.amax(-1)).float()

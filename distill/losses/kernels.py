@@ -20,7 +20,7 @@ A ``Mixture`` with a hard-label term takes labels [T] as fourth argument."""
 
 
 class Scores(NamedTuple):
-    """Per token, [R]: loss, Σ min(p, q) at temperature 1, and 1 where both argmaxes are equal."""
+    """Per token, [R]: loss, Σ min(p, q) at temperature 1, and `agreement`."""
 
     values: Tensor
     alpha: Tensor
@@ -32,12 +32,12 @@ Kernel = Callable[[Tensor, Tensor, float, Tensor | None], Scores]
 
 
 def agreement(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
-    """1 where student and teacher have their maximum on one token, else 0: [R, V] ×2 → [R].
+    """1 where a token is the likeliest of both (of equals any one), else 0: [R, V] ×2 → [R].
 
-    So exactly when the two maxima add up to the maximum of the sum: cheaper than two argmaxes.
+    So exactly when their distances below the two maxima add up to 0: cheaper than two argmaxes.
     """
-    both = (student_logits + teacher_logits).amax(-1)
-    return (both == student_logits.amax(-1) + teacher_logits.amax(-1)).float()
+    s, t = (side - side.amax(-1, keepdim=True) for side in (student_logits, teacher_logits))
+    return ((s + t).amax(-1) == 0).float()
 
 
 def autograd_kernel(divergence: Divergence) -> Kernel:

@@ -3,6 +3,7 @@
 Shapes: T supervised tokens, V vocabulary.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 
 from distill.errors import UserError
-from distill.losses.acceptance import acceptance, lk, total_variation
-from distill.losses.divergence import cross_entropy, forward_kl, jsd, reverse_kl
+from distill.losses.acceptance import acceptance, check_eta, lk, total_variation
+from distill.losses.divergence import check_beta, cross_entropy, forward_kl, jsd, reverse_kl
 from distill.losses.kernels import Divergence
 
 BY_NAME: dict[str, Divergence] = {
@@ -44,8 +45,7 @@ class Mixture:
         labels: Tensor | None = None,
     ) -> Tensor:
         """[T, V] ×2, and labels [T] if ``label_weight`` is not 0 → [T]."""
-        if (labels is None) == bool(self.label_weight):
-            raise UserError("give labels exactly when the mixture has a cross_entropy weight")
+        check_labels(self, labels)
         total = torch.zeros_like(student_logits[..., 0], dtype=torch.float32)
         for divergence, weight in self.terms:
             total = total + weight * divergence(student_logits, teacher_logits, temperature)
@@ -54,12 +54,23 @@ class Mixture:
         return total
 
 
+def takes_labels(divergence: Divergence) -> bool:
+    """Whether its fourth argument are the next tokens' ids."""
+    return isinstance(divergence, Mixture) and bool(divergence.label_weight)
+
+
+def check_labels(divergence: Divergence, labels: Tensor | None) -> None:
+    if (labels is not None) != takes_labels(divergence):
+        raise UserError("give labels exactly when the mixture has a cross_entropy weight")
+
+
 def as_divergence(
     spec: str | Mapping[str, float] | Divergence, *, beta: float = 0.5, eta: float = 3.0
 ) -> Divergence:
     """A divergence from its name, from ``{name: weight}``, or as it is.
 
-    ``beta`` is jsd's, ``eta`` lk's. ``cross_entropy`` may stand in the mapping beside others.
+    ``beta`` is jsd's, ``eta`` lk's, where they are meant by name. ``cross_entropy`` may stand in
+    the mapping beside others; what weighs 0 is left out.
     """
     if isinstance(spec, str):
         return _named(spec, beta, eta)
@@ -67,9 +78,12 @@ def as_divergence(
         mapping = cast(Mapping[str, float], spec)
         weights = dict(mapping)
         label_weight = weights.pop("cross_entropy", 0.0)
-        if not weights or any(weight < 0 for weight in (*weights.values(), label_weight)):
-            raise UserError(f"mixture {dict(mapping)} needs a divergence and no negative weight")
-        terms = tuple((_named(name, beta, eta), weight) for name, weight in weights.items())
+        if not all(0 <= weight < math.inf for weight in (*weights.values(), label_weight)):
+            raise UserError(f"mixture {dict(mapping)}: give finite weights, 0 or more")
+        named = [(_named(name, beta, eta), weight) for name, weight in weights.items()]
+        terms = tuple((divergence, weight) for divergence, weight in named if weight)
+        if not terms:
+            raise UserError(f"mixture {dict(mapping)} needs a divergence of a weight above 0")
         # A mixture of one is that one: its closed form, where it has one, stays in use.
         alone = len(terms) == 1 and terms[0][1] == 1.0 and not label_weight
         return terms[0][0] if alone else Mixture(terms, label_weight)
@@ -82,7 +96,9 @@ def _named(name: str, beta: float, eta: float) -> Divergence:
     if name not in BY_NAME:
         raise UserError(f"no divergence is called {name!r}; choose from {', '.join(BY_NAME)}")
     if name == "jsd" and beta != 0.5:
+        check_beta(beta)
         return partial(jsd, beta=beta)
     if name == "lk" and eta != 3.0:
+        check_eta(eta)
         return partial(lk, eta=eta)
     return BY_NAME[name]

@@ -13,6 +13,7 @@ from torch import Tensor
 from distill.errors import UserError
 from distill.losses.divergence import expectation, forward_kl, log_probabilities
 from distill.losses.kernels import Divergence
+from distill.losses.mixture import takes_labels
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,16 @@ def buckets(student_logits: Tensor, signal: TopK) -> tuple[Tensor, Tensor]:
     log_p = signal.log_probs.to(log_q.dtype)
     if ids.shape[-1] == log_q.shape[-1]:
         return kept, log_p
-    rest = log_q.scatter(-1, ids, -torch.inf).logsumexp(-1, keepdim=True)
+    rest = _log_total(log_q.scatter(-1, ids, -torch.inf))
     tail = signal.log_tail.to(log_q.dtype).unsqueeze(-1)
     return torch.cat([kept, rest], -1), torch.cat([log_p, tail], -1)
+
+
+def _log_total(log_masses: Tensor) -> Tensor:
+    """The log of their sum, [T, 1]. Where none is above −inf, the gradient is 0, not nan."""
+    empty = torch.isneginf(log_masses).all(-1, keepdim=True)
+    total = log_masses.masked_fill(empty, 0.0).logsumexp(-1, keepdim=True)
+    return total.masked_fill(empty, -torch.inf)
 
 
 def sampled_divergence(
@@ -125,13 +133,22 @@ def sampled_divergence(
 
 
 def check_sampled(divergence: Divergence) -> None:
-    """Refuse a sampled teacher for all but forward KL, the only one that is linear in log q."""
+    """Refuse a sampled teacher for all but forward KL, whose gradient alone is linear in p."""
     function = divergence.func if isinstance(divergence, partial) else divergence
     if function is not forward_kl:
-        name = getattr(function, "__name__", type(function).__name__)
+        name = getattr(function, "__name__", "a mixture")
         raise UserError(
             f"{name} is not linear in the teacher's probabilities, so over sampled tokens it is "
-            "biased; use forward_kl, or a top_k, hidden or live signal"
+            "biased; use forward_kl alone, or a top_k, hidden or live signal"
+        )
+
+
+def check_unlabelled(divergence: Divergence) -> None:
+    """Refuse a hard-label term beside a teacher of which only a part was kept."""
+    if takes_labels(divergence):
+        raise UserError(
+            "a mixture with cross_entropy needs the whole distribution: use signal=hidden or "
+            "signal=live"
         )
 
 

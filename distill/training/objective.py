@@ -20,8 +20,8 @@ from distill.losses.fused import fused_linear_loss
 from distill.losses.fused_sparse import fused_sparse_loss
 from distill.losses.head import Head
 from distill.losses.kernels import Divergence
-from distill.losses.mixture import Mixture, as_divergence
-from distill.losses.sparse import check_sampled
+from distill.losses.mixture import as_divergence, takes_labels
+from distill.losses.sparse import check_sampled, check_unlabelled
 from distill.teacher.codecs import Hidden, Live, Samples
 from distill.teacher.signals import HiddenSignal, TeacherSignal
 from distill.training.selection import chunk_teacher, select
@@ -99,8 +99,7 @@ class Objective:
         With a weighting the sums have a `weight`, by which their divergence is to be divided.
         reference: the reference draft's states at the same tokens, for `learnable`.
         """
-        wants_labels = isinstance(self.function, Mixture) and self.function.label_weight
-        known = labels if wants_labels else None
+        known = labels if takes_labels(self.function) else None
         chunk = chunk_tokens(head.weight.shape[1], self.chunk_size)
         fused = partial(self._fused, hidden, head, signal, known, vocabulary_size, compute_dtype)
         if self.weighting == "entropy":
@@ -197,11 +196,7 @@ class Objective:
                 "objective.hidden_match needs the target's hidden states: use signal=hidden or "
                 "signal=live"
             )
-        if isinstance(self.function, Mixture) and self.function.label_weight:
-            raise UserError(
-                "a mixture with cross_entropy needs the whole distribution: use signal=hidden or "
-                "signal=live"
-            )
+        check_unlabelled(self.function)
         if vars(codec)["temperature"] != self.temperature:
             raise UserError(
                 f"signal.temperature is {vars(codec)['temperature']} and objective.temperature "

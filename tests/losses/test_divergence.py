@@ -176,6 +176,8 @@ def test_mixtures() -> None:
     assert torch.allclose(mixture(s, t, 2.0, labels), expected)
     assert as_divergence("jsd") is jsd
     assert as_divergence({"forward_kl": 1.0}) is forward_kl
+    assert as_divergence({"forward_kl": 1.0, "reverse_kl": 0.0}) is forward_kl  # not 0 · inf
+    assert mixture(s.bfloat16(), t.bfloat16(), 1.0, labels).dtype == torch.float32
     assert torch.allclose(as_divergence("jsd", beta=0.1)(s, t), jsd(s, t, beta=0.1))
     assert torch.allclose(as_divergence("lk", eta=1.0)(s, t), lk(s, t, eta=1.0))
     assert torch.allclose(as_divergence({"lk": 2.0}, eta=1.0)(s, t), 2 * lk(s, t, eta=1.0))
@@ -193,9 +195,21 @@ def test_mixtures() -> None:
         (lambda: jsd(logits(0), logits(0), beta=1.0), "forward_kl"),
         (lambda: as_divergence("kl"), "choose from"),
         (lambda: as_divergence({"cross_entropy": 1.0}), "needs a divergence"),
-        (lambda: as_divergence({"jsd": 1.0, "forward_kl": -0.5}), "no negative weight"),
+        (lambda: as_divergence({"jsd": 1.0, "forward_kl": -0.5}), "0 or more"),
+        (lambda: as_divergence({"jsd": 1.0, "forward_kl": math.nan}), "finite"),
+        (lambda: as_divergence({"jsd": 0.0}), "weight above 0"),
+        (lambda: as_divergence("jsd", beta=1.0), "forward_kl"),
+        (lambda: as_divergence({"jsd": 1.0, "forward_kl": 1.0}, beta=0.0), "forward_kl"),
+        (lambda: as_divergence("lk", eta=-3.0), "or more"),
+        (lambda: lk(logits(0), logits(0), eta=-3.0), "or more"),
     ],
 )
 def test_refusals_name_the_remedy(call, remedy: str) -> None:
     with pytest.raises(UserError, match=remedy):
         call()
+
+
+def test_rounding_never_takes_a_pair_beyond_equal() -> None:
+    s = torch.randn(64, 5000, generator=torch.Generator().manual_seed(0))
+    assert (alpha(s, s) <= 1).all()
+    assert (acceptance(s, s) >= 0).all()

@@ -21,6 +21,7 @@ from distill.losses import (
 from distill.losses.sparse import (
     Sampled,
     TopK,
+    buckets,
     draw,
     keep_top_k,
     sampled_alpha,
@@ -116,26 +117,136 @@ def test_samples_take_forward_kl_times_temperature_squared() -> None:
     assert torch.allclose(squared, 4 * sampled_divergence(s, signal))
 
 
-@pytest.mark.parametrize("kind", ["top_k", "sampled"])
-def test_fused_equals_plain(kind: str) -> None:
-    torch.manual_seed(0)
-    hidden = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
-    teacher, mask = logits(1, 40), torch.rand(40) > 0.4
-    signal: TopK | Sampled = keep_top_k(teacher, 3) if kind == "top_k" else draw(teacher, 7)
-    loss, sums = fused_sparse_loss(hidden, weight, signal, mask=mask, chunk_size=18)
-    fused = torch.autograd.grad(loss, (hidden, weight))
-    score = top_k_divergence if kind == "top_k" else sampled_divergence
-    plain = score(hidden @ weight.t(), signal)[mask].sum()
-    expected = torch.autograd.grad(plain, (hidden, weight))
-    assert loss.item() == pytest.approx(plain.item())
-    assert all(torch.allclose(a, b) for a, b in zip(fused, expected, strict=True))
-    assert sums["tokens"] == mask.sum()
-    same = (hidden @ weight.t()).argmax(-1) == teacher.argmax(-1)
-    if kind == "top_k":
-        assert sums["agreement"] == same[mask].sum()
+KINDS = [("top_k", loss) for loss in DENSE] + [("sampled", forward_kl)]
+
+
+class Case:
+    """40 tokens, a student's head of 9 ids and 3 rows of padding, a signal over the 9."""
+
+    def __init__(self, kind: str, dtype: torch.dtype = torch.float64) -> None:
+        torch.manual_seed(0)
+        self.hidden = torch.randn(40, 6).to(dtype).requires_grad_()
+        self.weight = torch.cat([torch.randn(9, 6), 30 * torch.randn(3, 6)]).to(dtype)
+        self.weight.requires_grad_()
+        self.teacher, self.mask = logits(1, 40), torch.rand(40) > 0.4
+        self.signal: TopK | Sampled
+        self.signal = keep_top_k(self.teacher, 3) if kind == "top_k" else draw(self.teacher, 7)
+
+    def logits(self) -> torch.Tensor:
+        return self.hidden @ self.weight[:9].t()
+
+    def values(self, loss) -> torch.Tensor:
+        score = top_k_divergence if isinstance(self.signal, TopK) else sampled_divergence
+        return score(self.logits(), self.signal, loss)
+
+    def fused(self, **options):
+        options = {"vocabulary_size": 9, "chunk_size": 18} | options
+        return fused_sparse_loss(self.hidden, self.weight, self.signal, **options)
+
+
+@pytest.mark.parametrize(("kind", "loss"), KINDS)
+def test_fused_equals_plain(kind: str, loss) -> None:
+    case, weights = Case(kind), torch.rand(40).double()
+    found, sums = case.fused(divergence=loss, mask=case.mask, weights=weights)
+    plain = (weights * case.values(loss))[case.mask].sum()
+    inputs = (case.hidden, case.weight)
+    assert found.item() == pytest.approx(plain.item())
+    for ours, theirs in zip(
+        torch.autograd.grad(found, inputs), torch.autograd.grad(plain, inputs), strict=True
+    ):
+        assert torch.allclose(ours, theirs)
+    assert sums["tokens"] == case.mask.sum()
+    if isinstance(case.signal, TopK):
+        kept = alpha(*buckets(case.logits(), case.signal))
+        favourite = case.teacher.argmax(-1)
+    else:
+        kept = sampled_alpha(case.logits(), case.signal)
+        drawn = case.signal.log_probs.argmax(-1, keepdim=True)
+        favourite = case.signal.ids.gather(-1, drawn).squeeze(-1)
+    assert sums["alpha"].item() == pytest.approx(kept[case.mask].sum().item())
+    same = case.logits().argmax(-1) == favourite
+    assert sums["agreement"] == same[case.mask].sum()
+
+
+@pytest.mark.parametrize(("kind", "loss"), [("top_k", jsd), ("sampled", forward_kl)])
+def test_fused_in_half_precision(kind: str, loss) -> None:
+    case = Case(kind, torch.float32)
+    exact, wanted = case.fused(divergence=loss)
+    found, sums = case.fused(divergence=loss, compute_dtype=torch.bfloat16)
+    assert found != exact
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(exact.item(), rel=0.02)
+    assert sums["alpha"].item() == pytest.approx(wanted["alpha"].item(), rel=0.02)
+
+
+@pytest.mark.parametrize("loss", DENSE)
+def test_a_student_of_no_mass_beside_the_kept_tokens(loss) -> None:
+    """By hand: p = (e, 1)/(e + 1), q = (1, e)/(1 + e), so KL(p‖q) = (e − 1)/(e + 1) = 0.4621."""
+    s = torch.tensor([[0.0, 1.0, -torch.inf, -torch.inf]], dtype=torch.float64).requires_grad_()
+    t = torch.tensor([[1.0, 0.0, -torch.inf, -torch.inf]], dtype=torch.float64)
+    value = top_k_divergence(s, keep_top_k(t, 2), loss)
+    exact = loss(s, t)
+    if loss is forward_kl:
+        assert value.item() == pytest.approx(0.4621, abs=5e-5)
+    ours, theirs = (torch.autograd.grad(x.sum(), s)[0] for x in (value, exact))
+    assert torch.allclose(value, exact)
+    assert torch.allclose(ours, theirs)
+
+
+def test_top_k_takes_temperature_squared() -> None:
+    s, signal = logits(0), keep_top_k(logits(1), 3, 2.0)
+    squared = top_k_divergence(s, signal, partial(forward_kl, t_squared=True))
+    assert torch.allclose(squared, 4 * top_k_divergence(s, signal))
+
+
+def test_padding_among_the_draws_says_nothing() -> None:
+    s, signal = logits(0).requires_grad_(), draw(logits(1), 3)
+    ids = torch.cat([signal.ids, s.argmax(-1, keepdim=True)], -1)
+    weights = torch.nn.functional.pad(signal.weights, (0, 1))
+    for nothing in (-torch.inf, 0.0):
+        log_probs = torch.nn.functional.pad(signal.log_probs, (0, 1), value=nothing)
+        padded = Sampled(ids, weights, log_probs)
+        value, same = sampled_divergence(s, padded), sampled_divergence(s, signal)
+        assert torch.allclose(value, same)
+        ours, theirs = (torch.autograd.grad(x.sum(), s)[0] for x in (value, same))
+        assert torch.allclose(ours, theirs)
+        assert torch.allclose(sampled_alpha(s, padded), sampled_alpha(s, signal))
+        eye = torch.eye(9, dtype=torch.float64)
+        agreements = [fused_sparse_loss(s, eye, one)[1]["agreement"] for one in (padded, signal)]
+        assert agreements[0] == agreements[1]
+
+
+def test_draws_from_a_flatter_proposal_weigh_what_makes_up_for_it() -> None:
+    teacher = torch.tensor([[0.64, 0.16, 0.04, 0.16]]).log()
+    signal = draw(teacher, 500, generator=torch.Generator().manual_seed(0), proposal_temperature=2)
+    # r ∝ √p = (0.8, 0.4, 0.2, 0.4)/1.8, so p/r = 1.8 · √p.
+    root = torch.tensor([0.8, 0.4, 0.2, 0.4])
+    assert torch.allclose(signal.weights, 1.8 * root[signal.ids] / 500)
+    share = torch.bincount(signal.ids[0], minlength=4) / 500
+    assert torch.allclose(share, root / 1.8, atol=0.06)
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"mask": torch.ones(10, dtype=torch.bool)}, "same tokens"),
+        ({"weights": torch.ones(1)}, "same tokens"),
+        ({"weights": torch.ones(50)}, "same tokens"),
+        ({"chunk_size": 0}, "1 or more"),
+        ({"chunk_size": -1}, "1 or more"),
+        ({"divergence": {"forward_kl": 1.0, "cross_entropy": 0.5}}, "signal=hidden"),
+    ],
+)
+def test_refusals_name_the_remedy(change: dict, remedy: str) -> None:
+    with pytest.raises(UserError, match=remedy):
+        Case("top_k").fused(**change)
+
+
+def test_states_of_another_width_are_refused() -> None:
+    with pytest.raises(UserError, match="of the head's width"):
+        fused_sparse_loss(torch.randn(5, 3), torch.randn(9, 2), keep_top_k(logits(1), 3))
 
 
 def test_a_signal_of_other_tokens_is_refused() -> None:
-    with pytest.raises(UserError, match="one row of each per token"):
+    with pytest.raises(UserError, match=r"signal is \(5,\); give one value a token"):
         fused_sparse_loss(torch.randn(4, 2), torch.randn(9, 2), keep_top_k(logits(1), 3))
