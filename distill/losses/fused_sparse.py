@@ -14,7 +14,7 @@ from distill.losses.checks import check_chunk, check_hidden, check_tokens
 from distill.losses.chunked import BLOCK_ROWS, chunk_tokens, chunked_linear_loss
 from distill.losses.divergence import forward_kl
 from distill.losses.head import Head
-from distill.losses.kernels import Divergence, Scores, wide
+from distill.losses.kernels import Divergence, Scores
 from distill.losses.mixture import as_divergence
 from distill.losses.sparse import (
     Sampled,
@@ -88,8 +88,6 @@ class SparseTeacher:
         return Scores(values, overlap, agree)
 
     def _block(self, student: Tensor, signal: TopK | Sampled) -> Scores:
-        s = wide(student)
-
         def summed(x: Tensor) -> tuple[Tensor, Tensor]:
             if isinstance(signal, TopK):
                 values = top_k_divergence(x, signal, self._divergence)
@@ -98,8 +96,8 @@ class SparseTeacher:
             return values.sum(), values
 
         grad = cast(Callable[..., Any], torch.func.grad)  # untyped upstream
-        gradient, values = grad(summed, has_aux=True)(s)
-        scores = Scores(values, _alpha(s, signal), _agreement(s, signal))
+        gradient, values = grad(summed, has_aux=True)(student)
+        scores = Scores(values, _alpha(student, signal), _agreement(student, signal))
         student.copy_(gradient)
         return scores
 

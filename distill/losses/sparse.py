@@ -109,10 +109,12 @@ def buckets(student_logits: Tensor, signal: TopK) -> tuple[Tensor, Tensor]:
 
 
 def _log_total(log_masses: Tensor) -> Tensor:
-    """The log of their sum, [T, 1]. Where none is above −inf, the gradient is 0, not nan."""
-    empty = torch.isneginf(log_masses).all(-1, keepdim=True)
-    total = log_masses.masked_fill(empty, 0.0).logsumexp(-1, keepdim=True)
-    return total.masked_fill(empty, -torch.inf)
+    """The log of their sum, [T, 1].
+
+    Where none is above −inf, the gradient would be nan; filled with what it is, a row has none.
+    """
+    nothing = torch.isneginf(log_masses).all(-1, keepdim=True)
+    return log_masses.masked_fill(nothing, -torch.inf).logsumexp(-1, keepdim=True)
 
 
 def sampled_divergence(

@@ -358,16 +358,10 @@ def test_rows_that_no_token_fills_are_zero(monkeypatch) -> None:
 
 
 def test_a_bias_gradient_is_summed_in_fp32() -> None:
-    torch.manual_seed(0)
-    head = Head(torch.randn(5, 4).bfloat16(), torch.zeros(5).bfloat16().requires_grad_())
-    hidden, other, teacher = torch.randn(4000, 4), torch.randn(4000, 4), torch.randn(5, 4)
-    loss, _ = fused_linear_loss(hidden.bfloat16(), head, other, teacher, chunk_size=4000)
-    found = torch.autograd.grad(loss, head.bias)[0].double()
-    exact = replace(head, bias=torch.zeros(5).double().requires_grad_())
-    exact = replace(exact, weight=head.weight.double())
-    plain = forward_kl(exact.logits(hidden.bfloat16().double()), (other @ teacher.t()).double())
-    wanted = torch.autograd.grad(plain.sum(), exact.bias)[0]
-    assert (found - wanted).norm() < 0.01 * wanted.norm()
+    pair = Pair(torch.float32)
+    loss, _ = pair.fused(compute_dtype=torch.bfloat16)
+    found = torch.autograd.grad(loss, pair.bias)[0]
+    assert (found != found.bfloat16()).any()
 
 
 def test_states_are_read_in_the_dtype_of_their_head() -> None:

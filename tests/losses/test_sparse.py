@@ -130,7 +130,14 @@ class Case:
         self.weight.requires_grad_()
         self.teacher, self.mask = logits(1, 40), torch.rand(40) > 0.4
         self.signal: TopK | Sampled
-        self.signal = keep_top_k(self.teacher, 3) if kind == "top_k" else draw(self.teacher, 7)
+        self.signal = keep_top_k(self.teacher, 3) if kind == "top_k" else self._drawn()
+
+    def _drawn(self) -> Sampled:
+        """The likeliest last."""
+        signal = draw(self.teacher, 7)
+        order = signal.log_probs.argsort(-1)
+        ids, log_probs = signal.ids.gather(-1, order), signal.log_probs.gather(-1, order)
+        return Sampled(ids, signal.weights, log_probs)
 
     def logits(self) -> torch.Tensor:
         return self.hidden @ self.weight[:9].t()
