@@ -112,6 +112,8 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["signal=sampled", "objective=lk"], "use forward_kl"),
         (["signal=top_k", "objective.hidden_match=0.2"], "signal=hidden"),
         (["objective.chunk_size=0"], "objective.chunk_size"),
+        (["objective=jsd", "objective.beta=1"], "0 < beta < 1"),
+        (["objective=lk", "objective.eta=-1"], "lk eta is -1"),
         (["signal=top_k", "signal.temperature=2.0"], "make them equal"),
         (["signal=top_k", "signal.k=0"], "at least 1"),
         (["objective.weighting=much"], "none, entropy, learnable"),
