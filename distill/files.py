@@ -1,0 +1,91 @@
+"""Writing that a kill cannot spoil: under a temporary name, flushed to disk, then renamed.
+
+Every file and folder that another process or a later run reads is written through here.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends well, it becomes `path`.
+
+    The temporary name is this process's own, so that two writers of one file do not meet. When the
+    block raises, nothing is left and `path` is as it was.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        flush(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    flush(path.parent)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield a new temporary folder beside `path`; when the block ends well, it replaces `path`.
+
+    A folder that is already at `path` stays until the new one is on disk. When the block raises,
+    nothing is left and `path` is as it was.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        flush_tree(partial)
+        discard(path)
+        partial.replace(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    flush(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON, whole or not at all; what JSON has no form for is written as its text."""
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file in UTF-8."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder, if there is one; a kill on the way leaves nothing under its name."""
+    if folder.exists():
+        doomed = folder.with_name(f".{folder.name}.{os.getpid()}.discarded")
+        shutil.rmtree(doomed, ignore_errors=True)
+        folder.replace(doomed)
+        shutil.rmtree(doomed)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's data, or a folder's names, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_tree(folder: Path) -> None:
+    """Wait until everything in a folder is on disk."""
+    for path in folder.rglob("*"):
+        if path.is_file() or path.is_dir():
+            flush(path)
+    flush(folder)

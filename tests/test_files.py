@@ -1,0 +1,44 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from distill.files import whole_file, whole_folder, write_json
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_json(path, {"a": 1})
+    with pytest.raises(RuntimeError), whole_file(path) as partial:
+        partial.write_text("half")
+        raise RuntimeError
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_replaced_whole_or_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for text in ("one", "two"):
+        with whole_folder(path) as partial:
+            (partial / text).write_text(text)
+    with pytest.raises(RuntimeError), whole_folder(path) as partial:
+        (partial / "three").write_text("three")
+        raise RuntimeError
+    assert [one.name for one in path.iterdir()] == ["two"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_written_is_flushed_before_it_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("os.fsync", lambda _: seen.append("flush"))
+    replace = Path.replace
+
+    def noted(self: Path, target: Path) -> Path:
+        seen.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    write_json(tmp_path / "a.json", 1)
+    assert seen == ["flush", "rename", "flush"]
