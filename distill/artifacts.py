@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock
 
 from distill.errors import UserError
+from distill.files import write_json
 from distill.ranks import is_rank_zero
 from distill.versions import versions
 
@@ -106,13 +107,6 @@ def load(folder: Path) -> Artifact:
             f"{folder} is not a finished stage: it has no {MANIFEST}; run the stage again"
         ) from error
     return Artifact(folder, manifest["fingerprint"], manifest)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader, or a kill, never meets half a file."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, default=str) + "\n")
-    temporary.replace(path)
 
 
 def make_writable(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""The command line: compose the configuration, refuse what cannot work, run the pipeline."""
+"""The command line: compose the configuration, make it typed, open the job, run what is asked for.
+
+Only this file knows Hydra and OmegaConf.
+"""
 
 import difflib
 import inspect
@@ -8,10 +11,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import hydra
 import yaml
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -20,12 +24,19 @@ from distill import schema
 from distill.errors import UserError
 from distill.process import settle
 
+if TYPE_CHECKING:
+    from distill.pipelines.job import Invocation, Job
+
 CONF = Path(__file__).parent / "conf"
 OF_HYDRA = {"hydra", "__pycache__"}
 HELP = """\
 python -m distill +experiment=NAME [KEY=VALUE ...]     the whole road
-python -m distill pipeline=STAGE [KEY=VALUE ...]       one stage, and what it reads
+python -m distill pipeline=VERB [KEY=VALUE ...]        one stage, and what it reads
 python -m distill -m ... KEY=A,B                       a sweep
+
+Verbs:
+
+{verbs}
 
 Configuration groups (GROUP=OPTION; experiment and study with a plus):
 
@@ -35,6 +46,14 @@ Configuration groups (GROUP=OPTION; experiment and study with a plus):
 """
 OTHER_OUTPUT = "choose another place with paths.output=/some/folder"
 OmegaConfOrHydra = (HydraException, OmegaConfBaseException)
+CALLED = re.compile(r"objective|signal|data\.source(\.parts\.[^.]+\.source)*")
+"""The nodes that name a class by `_target_`. Anywhere else the name of a callable is refused."""
+METHODS = {
+    "objective": ("check", "__call__"),
+    "signal": ("check", "cached"),
+    "source": ("rows", "check", "fingerprint"),
+}
+"""What a class must have to stand at a node; a user's own class may."""
 
 
 def main() -> None:
@@ -65,24 +84,58 @@ def describe() -> str:
     """What `--help` prints. Hydra's own copies the schema once a group, which takes seconds."""
     folders = sorted(path for path in CONF.iterdir() if path.is_dir() and path.name not in OF_HYDRA)
     return HELP.format(
+        verbs="\n".join(f"  {verb:<10} {what}" for verb, what in schema.VERBS.items()),
         groups="\n".join(
             f"  {folder.name}: {', '.join(sorted(path.stem for path in folder.glob('*.yaml')))}"
             for folder in folders
-        )
+        ),
     )
 
 
 @hydra.main(config_path="pkg://distill.conf", config_name="config", version_base="1.3")
 def _hydra_main(cfg: DictConfig) -> None:
     try:
-        check_keys(cfg)
-        check_missing(cfg)
-        check_targets(cfg)
+        config = typed(cfg)
         # Only here is anything heavy imported: composing and helping stay quick.
-        hydra.utils.get_method(cfg.pipeline["_target_"])(cfg)
+        from distill.pipelines.road import run
+
+        run(open_door(config, _invocation()))
     except UserError as error:
         # Not an Exception: Hydra would put a line of its own before ours.
         sys.exit(_complain(str(error)))
+
+
+def typed(cfg: DictConfig) -> schema.Config:
+    """The composed configuration as dataclasses, every key and range checked.
+
+    Raises:
+        UserError: the first thing found, with its remedy.
+    """
+    check_keys(cfg)
+    check_missing(cfg)
+    check_targets(cfg)
+    return cast(schema.Config, OmegaConf.to_object(cfg))
+
+
+def open_door(config: schema.Config, invocation: "Invocation") -> "Job":
+    """The job: its source, signal and objective are built here, once."""
+    from distill.pipelines.job import Job
+
+    return Job(
+        config,
+        source=hydra.utils.instantiate(config.data.source),
+        signal=hydra.utils.instantiate(config.signal),
+        objective=hydra.utils.instantiate(config.objective),
+        invocation=invocation,
+    )
+
+
+def _invocation() -> "Invocation":
+    from distill.pipelines.job import Invocation
+
+    found = HydraConfig.get()
+    own = (one.path for one in found.runtime.config_sources if one.provider == "command-line")
+    return Invocation(Path(found.runtime.output_dir), tuple(found.overrides.task), tuple(own))
 
 
 def check_keys(cfg: DictConfig) -> None:
@@ -111,13 +164,19 @@ def check_missing(cfg: DictConfig) -> None:
 
 
 def check_targets(cfg: DictConfig) -> None:
-    """Bind every node that names a callable to that callable's signature.
+    """Let classes be named only where one belongs, and bind the node to its signature.
 
     Raises:
-        UserError: the callable is not there, or takes no such argument.
+        UserError: `_target_` at another node; a class that is not there, lacks what the node needs,
+            or takes no such argument.
     """
     for path, node in _target_nodes(OmegaConf.to_container(cfg), ""):
-        target = _find(path, node["_target_"])
+        if not CALLED.fullmatch(path):
+            raise UserError(
+                f"{path}._target_={node['_target_']}: a class is named only at objective, signal "
+                "and data.source; give a plain value here"
+            )
+        target = _find_class(path, node["_target_"])
         given = {key: value for key, value in node.items() if not key.startswith("_")}
         allowed = inspect.signature(target).parameters
         if any(p.kind is p.VAR_KEYWORD for p in allowed.values()):
@@ -144,8 +203,23 @@ def _hint(text: str) -> str:
         group = CONF / option.group(1)
         return nearest(option.group(2), {path.stem for path in group.glob("*.yaml")})
     if key := re.search(r"override '([^']+)'|[Kk]ey '([^']+)'", text):
-        return nearest(key.group(1) or key.group(2), {*_schema_keys(schema.Config), *_file_keys()})
+        name = (key.group(1) or key.group(2)).lstrip("+~")
+        if instead := removed(name, text):
+            return f"; {instead}"
+        return nearest(name, {*_schema_keys(schema.Config), *_file_keys()})
     return ""
+
+
+def removed(name: str, text: str = "") -> str | None:
+    """What to use in place of a key that there was; None for any other.
+
+    text: of the error, which names the whole key where `name` is its last part only.
+    """
+    for key, instead in schema.REMOVED.items():
+        last = key.rpartition(".")[2]
+        if name == key or (name == last and re.search(rf"(?<![\w.]){re.escape(key)}\b", text)):
+            return f"{key} is gone: {instead}"
+    return None
 
 
 def nearest(name: str, known: Mapping[str, Any] | set[str]) -> str:
@@ -188,13 +262,24 @@ def _target_nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path, node
         for key, value in node.items():
             yield from _target_nodes(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _target_nodes(value, f"{path}.{number}")
 
 
-def _find(path: str, name: str) -> Any:
+def _find_class(path: str, name: str) -> Any:
     try:
-        return hydra.utils.get_object(name)
+        found = hydra.utils.get_object(name)
     except (ImportError, ValueError, HydraException) as error:
         raise UserError(f"{path}._target_={name} cannot be imported: {error}") from error
+    role = path.rpartition(".")[2]
+    if lacking := [method for method in METHODS[role] if not hasattr(found, method)]:
+        raise UserError(
+            f"{path}._target_={name} cannot be a {role}: it has no {', '.join(lacking)}"
+        )
+    if not inspect.isclass(found):
+        raise UserError(f"{path}._target_={name} is no class: name one")
+    return found
 
 
 def _complain(message: str, status: int = 2) -> int:

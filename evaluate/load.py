@@ -1,14 +1,12 @@
 """A load: the serving setting that all arms are measured at."""
 
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from distill.errors import UserError
 from distill.evaluate.records import Measurement, Prompt
-from distill.speculative import Sampling
 from distill.speculative.lengths import DraftLength, draft_length
-
-NO_PART_OF_GREEDY = {"top_k", "top_p", "min_p"}
+from distill.speculative.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class Load:
     batch_size: int
     vocabulary_size: int
     seed: int
-    contexts: tuple[int, ...] = ()
+    context_edges: tuple[int, ...] = ()
     """Edges of the context-length buckets."""
     confidence_threshold: float = 0.0
     """Rounds end early behind a token of less confidence; 0: they do not."""
@@ -36,25 +34,11 @@ class Load:
 
     @property
     def sampling_name(self) -> str:
-        return describe(self.sampling)
+        return self.sampling.name
 
     def of(self, row: Measurement) -> bool:
         """Whether the row was measured at this load."""
         return (row.sampling, row.batch_size) == (self.sampling_name, self.batch_size)
-
-
-def describe(sampling: Sampling) -> str:
-    """The setting's name in tables: `greedy` or the temperature, and what differs from defaults.
-
-    Settings of one name have one law: what cannot move the argmax is no part of a greedy one's.
-    """
-    silent = {"temperature"} | (NO_PART_OF_GREEDY if sampling.greedy else set())
-    changed = [
-        f"{field.name}={getattr(sampling, field.name):g}"
-        for field in fields(sampling)
-        if field.name not in silent and getattr(sampling, field.name) != field.default
-    ]
-    return " ".join(["greedy" if sampling.greedy else f"T={sampling.temperature:g}", *changed])
 
 
 def stream(prompt: Prompt) -> int:

@@ -1,32 +1,47 @@
-"""The evaluation of candidates: decode at every load; then pool, choose and judge, load by load."""
+"""Real decoding, timed: all arms at every load on the same prompts, A B … B A, resumable."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from transformers import PreTrainedModel
 
+from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
-from distill.evaluate.load import Load
-from distill.evaluate.parts import Part, parts
-from distill.evaluate.racing import FIRST_ROUND, race
-from distill.evaluate.records import PLAIN, Arm, Measurement, Prompt
-from distill.evaluate.select import TableRow, champion, tabulate
-from distill.evaluate.speed import Bench, Progress, measure
-from distill.evaluate.statistics import Bootstrap
-from distill.evaluate.verdict import Verdict, judge
-from distill.speculative import Drafter, ModelDrafter, Sampling
+from distill.evaluate.batches import Unit, batches, units
+from distill.evaluate.interleave import there_and_back
+from distill.evaluate.load import Load, stream
+from distill.evaluate.records import (
+    PLAIN,
+    PLAIN_ARM,
+    Arm,
+    Measurement,
+    Prompt,
+    bucket_of,
+    read_rows,
+    write_rows,
+)
+from distill.evaluate.statistics import merge_rows
+from distill.shards import once, share
+from distill.speculative.decode import Output, decode
+from distill.speculative.drafters import Drafter, ModelDrafter
+from distill.speculative.sampling import Sampling
+
+REPETITIONS = 2
+"""Each batch is decoded by all arms in one order and then in the reverse one."""
+
+Progress = Callable[[int, int, str], None]
+"""progress(batches done, batches in all, what was just measured)."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is measured: every k at every load. contexts: edges of the context-length buckets.
+    """What is measured: every k at every load.
 
-    racing: arms that can no longer win stop decoding, by this bootstrap; None: all decode all.
-    confidence_threshold: k is the most that is drafted; a round ends behind a less confident token.
+    context_edges: of the context-length buckets. confidence_threshold: k is the most that is
+    drafted; a round ends behind a less confident token.
     """
 
     num_draft_tokens: Sequence[int]
@@ -36,8 +51,7 @@ class Grid:
     eos_token_ids: Sequence[int]
     vocabulary_size: int
     seed: int
-    contexts: Sequence[int] = ()
-    racing: Bootstrap | None = None
+    context_edges: Sequence[int] = ()
     confidence_threshold: float = 0.0
 
     def loads(self) -> list[Load]:
@@ -49,62 +63,23 @@ class Grid:
                 batch_size,
                 self.vocabulary_size,
                 self.seed,
-                tuple(self.contexts),
+                tuple(self.context_edges),
                 self.confidence_threshold,
             )
             for sampling, batch_size in product(self.samplings, self.batch_sizes)
         ]
 
-
-@dataclass(frozen=True)
-class Bar:
-    """What a draft must reach to be served: margin overall, floors by domain."""
-
-    bootstrap: Bootstrap
-    margin: float = 1.0
-    floors: Mapping[str, float] = field(default_factory=dict)
+    def answering_load(self) -> Load:
+        """Where the target answers a conversation's turns: its first sampling, in full batches."""
+        return replace(self.loads()[0], batch_size=max(self.batch_sizes))
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """One load. rows: every measurement; table: pooled, one line per candidate and k.
+class Bench:
+    """Who decodes: the target, and a drafter by candidate name."""
 
-    domains and buckets: of the champion.
-    """
-
-    rows: list[Measurement]
-    table: list[TableRow]
-    champion: TableRow
-    verdict: Verdict
-    domains: list[Part]
-    buckets: list[Part]
-
-    def summary(self) -> dict[str, Any]:
-        """The champion's numbers and the verdict as a flat mapping."""
-        best, verdict = self.champion, self.verdict
-        return {
-            "draft": best.candidate,
-            "num_draft_tokens": best.num_draft_tokens,
-            "confidence_threshold": best.confidence_threshold,
-            "alpha": best.alpha.value,
-            "alpha_low": best.alpha.low,
-            "alpha_high": best.alpha.high,
-            "alpha_empirical": best.alpha_empirical,
-            "tokens_per_pass": best.tokens_per_pass,
-            "draft_utilisation": best.draft_utilisation,
-            "cost_ratio": best.cost_ratio,
-            "verify_cost": best.verify_cost,
-            "speedup": best.speedup.value,
-            "speedup_low": best.speedup.low,
-            "speedup_high": best.speedup.high,
-            "speedup_end_to_end": best.speedup_end_to_end.value,
-            "predicted_speedup": best.predicted_speedup,
-            "engine_efficiency": best.engine_efficiency,
-            "verdict": verdict.decision,
-            "reason": verdict.reason,
-            "break_even_alpha": verdict.break_even.alpha if verdict.break_even else None,
-            "best_k": verdict.best_k,
-        }
+    target: PreTrainedModel
+    drafters: Mapping[str, Drafter]
 
 
 def measure_candidates(
@@ -127,29 +102,40 @@ def measure_candidates(
     _check(candidates, prompts, grid)
     bench = Bench(target, {name: _drafter(one) for name, one in candidates.items()})
     arms = [Arm(name, k) for name in candidates for k in grid.num_draft_tokens]
-    entrants = race(arms, grid.racing) if grid.racing else lambda _: arms
-    first_round = FIRST_ROUND if grid.racing else None
     found: list[Measurement] = []
     for number, load in enumerate(grid.loads()):
-        place = folder / f"load-{number:02d}"
-        found += measure(bench, prompts, entrants, load, place, progress, first_round)
+        found += measure(bench, prompts, arms, load, folder / f"load-{number:02d}", progress)
     return found
 
 
-def conclude(
-    rows: list[Measurement], bar: Bar, held_out: Mapping[str, float] = MappingProxyType({})
-) -> Evaluation:
-    """Pool rows of one load, however they were gathered, choose and judge.
+def measure(
+    bench: Bench,
+    prompts: Sequence[Prompt],
+    arms: Sequence[Arm],
+    load: Load,
+    folder: Path,
+    progress: Progress,
+) -> list[Measurement]:
+    """Rows of plain decoding and of all `arms` over all prompts, at one load.
 
-    held_out: teacher-forced alpha by candidate, which decides between equals (`champion`).
+    A unit is written whole, so a kill loses at most one. Ranks share the units. Call it again with
+    the same folder to go on; another setting in that folder is a UserError.
     """
-    table = tabulate(rows, bar.bootstrap)
-    best = champion(table, rows, held_out, bar.bootstrap)
-    domains = parts(rows, best.arm, lambda row: row.domain, bar.bootstrap)
-    domains.sort(key=lambda part: part.name)
-    buckets = parts(rows, best.arm, lambda row: row.bucket, bar.bootstrap)
-    verdict = judge(best, table, bar.margin, bar.floors, domains)
-    return Evaluation(rows, table, best, verdict, domains, buckets)
+    work = units(prompts, load.batch_size, load.seed)
+    paths = [folder / f"batch-{index:05d}.parquet" for index in range(len(work))]
+    _claim(folder, prompts, load)
+    every = [PLAIN_ARM, *arms]
+    warmed: set[tuple[Arm, int]] = set()
+
+    def make(index: int) -> None:
+        unit = work[index]
+        _warm_up(bench, every, unit, load, warmed)
+        write_rows(paths[index], _measure_unit(bench, _rotated(every, index), unit, load))
+        done = sum(path.exists() for path in paths)
+        progress(done, len(paths), f"{unit[0].domain}: {unit[0].id}")
+
+    share(paths, make)
+    return merge_rows(map(read_rows, paths), lambda row: row.key)
 
 
 def _drafter(candidate: PreTrainedModel | Drafter) -> Drafter:
@@ -176,3 +162,103 @@ def _check(
     if len(set(ids)) < len(ids):
         twice = next(one for one in ids if ids.count(one) > 1)
         raise UserError(f"prompt id {twice[0]!r} comes twice: prompts need ids of their own")
+
+
+def _rotated(arms: list[Arm], index: int) -> list[Arm]:
+    """Another arm is first in each batch, so that no arm owns the ends of A B … B A."""
+    start = index % len(arms)
+    return arms[start:] + arms[:start]
+
+
+def _measure_unit(bench: Bench, arms: list[Arm], unit: Unit, load: Load) -> list[Measurement]:
+    rows: list[Measurement] = []
+    for batch in batches(unit):
+        for repetition, arm in there_and_back(arms, REPETITIONS):
+            out = _decode(bench, arm, batch, load, load.max_new_tokens, repetition)
+            rows += _rows(out, arm, batch, load, repetition, unit[0].id)
+    return rows
+
+
+def _warm_up(
+    bench: Bench, arms: list[Arm], unit: Unit, load: Load, warmed: set[tuple[Arm, int]]
+) -> None:
+    """Compilation, graph capture and first touches of memory: once per arm and batch shape."""
+    for batch in batches(unit):
+        for arm in arms:
+            if (arm, len(batch)) not in warmed:
+                most = min(load.max_new_tokens, 4 * (arm.num_draft_tokens + 1))
+                _decode(bench, arm, batch, load, most)
+                warmed.add((arm, len(batch)))
+
+
+def _decode(
+    bench: Bench, arm: Arm, batch: list[Prompt], load: Load, most: int, repetition: int = 0
+) -> Output:
+    return decode(
+        bench.target,
+        [prompt.tokens for prompt in batch],
+        drafter=None if arm == PLAIN_ARM else bench.drafters[arm.candidate],
+        num_draft_tokens=load.draft_length(arm.num_draft_tokens),
+        sampling=load.sampling,
+        max_new_tokens=most,
+        eos_token_ids=load.eos_token_ids,
+        seed=load.seed + repetition,
+        row_ids=[stream(prompt) for prompt in batch],
+        vocabulary_size=load.vocabulary_size,
+    )
+
+
+def _rows(
+    out: Output, arm: Arm, batch: list[Prompt], load: Load, repetition: int, unit: str
+) -> list[Measurement]:
+    share = 1 / len(batch)
+    return [
+        Measurement(
+            prompt_id=prompt.id,
+            turn=prompt.turn,
+            domain=prompt.domain,
+            bucket=bucket_of(len(prompt.tokens), load.context_edges),
+            candidate=arm.candidate,
+            num_draft_tokens=arm.num_draft_tokens,
+            batch_size=load.batch_size,
+            sampling=load.sampling_name,
+            repetition=repetition,
+            unit=unit,
+            prompt_tokens=len(prompt.tokens),
+            committed=record.committed,
+            finish_reason=record.finish_reason,
+            prefill_seconds=out.timing.prefill_seconds * share,
+            decode_seconds=out.timing.decode_seconds * share,
+            draft_seconds=out.timing.draft_seconds * share,
+            verify_seconds=out.timing.verify_seconds * share,
+            draft_steps=out.timing.draft_steps * share,
+            verify_steps=out.timing.verify_steps * share,
+            target_passes=record.target_passes,
+            plain_passes=record.plain_passes,
+            drafted=record.drafted,
+            tested=record.tested,
+            accepted=record.accepted,
+            alpha_sum=record.alpha_sum,
+            tested_at=[at.tested for at in record.per_position],
+            accepted_at=[at.accepted for at in record.per_position],
+            alpha_at=[at.alpha_sum for at in record.per_position],
+            confidence_threshold=load.confidence_threshold,
+        )
+        for prompt, record in zip(batch, out.stats.per_prompt, strict=True)
+    ]
+
+
+def _claim(folder: Path, prompts: Sequence[Prompt], load: Load) -> None:
+    """The folder belongs to one setting and one prompt set: rows of two must never be pooled."""
+    setting = {
+        **asdict(load),
+        "prompts": sorted(
+            [prompt.id, prompt.turn, stable_hash(prompt.tokens)] for prompt in prompts
+        ),
+    }
+    path = folder / "setting.json"
+    if once(path, lambda: setting) != json.loads(json.dumps(setting)):
+        raise UserError(
+            f"{folder} holds measurements of another setting or prompt set: "
+            "evaluate into a new folder or delete this one"
+        )

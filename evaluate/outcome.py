@@ -12,8 +12,6 @@ Top level:
         flat numbers and texts, of the champion of the first load
     loads         [load], in the configured order
     domains       [part], by name, of the first load's champion
-    passes_share  target passes spent (screening included) over those of decoding every candidate at
-                  every k over every prompt; over all loads
     calibration   [line], one per load and k of the load's champion: predicted against measured
     proxies       null below 3 decoded candidates, else {"sampling", "batch_size",
                   "num_draft_tokens", "points": [point], "correlations": [correlation]}
@@ -25,7 +23,7 @@ Top level:
 
 load:
     sampling, batch_size, every flat key from `draft` to `best_k`, and
-    passes_share, floors [floor], domains [part], buckets [part] (shortest first)
+    floors [floor], domains [part], buckets [part] (shortest first)
 part:         one domain or context-length bucket, of the load's champion
     name, prompts (turns counted), units, alpha (interval), speedup (interval), tokens_per_pass
 floor:        domain, floor, decision ("ship" where it holds), speedup (interval)
@@ -50,12 +48,10 @@ from dataclasses import asdict, dataclass
 from math import isnan
 from typing import Any
 
+from distill.evaluate.conclusion import Evaluation
+from distill.evaluate.correlation import HeldOutScores, correlate
 from distill.evaluate.load import Load
-from distill.evaluate.measure import Evaluation
-from distill.evaluate.proxies import Teacher, correlate
-from distill.evaluate.racing import passes
-from distill.evaluate.records import Arm
-from distill.evaluate.select import TableRow
+from distill.evaluate.table import TableRow
 
 FILE = "evaluation.json"
 ONLY_IN_FILE = ("table", "candidates", "prompts", "target")
@@ -64,31 +60,28 @@ ONLY_IN_FILE = ("table", "candidates", "prompts", "target")
 
 @dataclass(frozen=True)
 class Considered:
-    """A candidate, decoded or not. tokens: it was trained on; teacher: None if not measured."""
+    """A candidate, decoded or not. tokens: it was trained on; held_out: None if not measured."""
 
     name: str
     weights_sha256: str
     parameters: int
     tokens: int | None
-    teacher: Teacher | None
+    held_out: HeldOutScores | None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that is known at the end. screening_passes: target passes of teacher-forced screening."""
+    """All that is known at the end."""
 
     loads: Sequence[tuple[Load, Evaluation]]
     considered: Sequence[Considered]
-    num_draft_tokens: Sequence[int]
     prompts: Mapping[str, Any]
     target: Mapping[str, Any]
-    screening_passes: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The layout above; NaN as null."""
         first, evaluation = self.loads[0]
         loads = [self._load(load, one) for load, one in self.loads]
-        spent, whole = self._passes([one for _, one in self.loads])
         best = next(c for c in self.considered if c.name == evaluation.champion.candidate)
         return _clean(
             {
@@ -98,7 +91,6 @@ class Outcome:
                 "parameter_ratio": best.parameters / self.target["parameters"],
                 "loads": loads,
                 "domains": loads[0]["domains"],
-                "passes_share": (spent + self.screening_passes) / whole,
                 "calibration": [line for load, one in self.loads for line in _lines(load, one)],
                 "proxies": self._proxies(),
                 "table": [
@@ -113,26 +105,19 @@ class Outcome:
         )
 
     def _load(self, load: Load, evaluation: Evaluation) -> dict[str, Any]:
-        spent, whole = self._passes([evaluation])
         return {
             **_setting(load),
             **evaluation.summary(),
-            "passes_share": spent / whole,
             "floors": [asdict(floor) for floor in evaluation.verdict.floors],
             "domains": [asdict(part) for part in evaluation.domains],
             "buckets": [asdict(part) for part in evaluation.buckets],
         }
 
-    def _passes(self, evaluations: Sequence[Evaluation]) -> tuple[float, float]:
-        arms = [Arm(c.name, k) for c in self.considered for k in self.num_draft_tokens]
-        found = [passes(one.rows, arms) for one in evaluations]
-        return sum(spent for spent, _ in found), sum(whole for _, whole in found)
-
     def _proxies(self) -> dict[str, Any] | None:
         load, evaluation = self.loads[0]
-        teachers = {c.name: c.teacher for c in self.considered if c.teacher is not None}
+        scores = {c.name: c.held_out for c in self.considered if c.held_out is not None}
         k = evaluation.champion.num_draft_tokens
-        found = correlate([r for r in evaluation.table if r.num_draft_tokens == k], teachers)
+        found = correlate([r for r in evaluation.table if r.num_draft_tokens == k], scores)
         return found and {**_setting(load), "num_draft_tokens": k, **asdict(found)}
 
 
@@ -168,7 +153,7 @@ def _candidate(one: Considered, table: Sequence[TableRow]) -> dict[str, Any]:
         "weights_sha256": one.weights_sha256,
         "parameters": one.parameters,
         "tokens": one.tokens,
-        **(asdict(one.teacher) if one.teacher else unknown),
+        **(asdict(one.held_out) if one.held_out else unknown),
         "decoded": any(row.candidate == one.name for row in table),
     }
 

@@ -4,6 +4,7 @@ Shapes: T predicted tokens of a batch of rows, N of one row, S its longest row, 
 of draft and target, V shared vocabulary.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from transformers import PreTrainedModel
 
 from distill.data.batching import pack
 from distill.errors import UserError
+from distill.evaluate.candidates import Candidate, scores_of_training
+from distill.evaluate.correlation import FEWEST_CANDIDATES, HeldOutScores
 from distill.evaluate.statistics import (
     Bootstrap,
     Interval,
@@ -31,6 +34,7 @@ from distill.speculative.features import context_limit
 from distill.teacher.head import check_head, head_of
 from distill.teacher.hidden import last_hidden
 
+log = logging.getLogger(__name__)
 CHUNK = 256
 """Tokens whose logits exist at once: no [T, V] tensor is ever made."""
 BATCH_TOKENS = 4096
@@ -70,6 +74,62 @@ class Agreement:
     kl: Interval
     agreement: Interval
     rows: list[RowAgreement]
+
+
+@dataclass(frozen=True)
+class Screening:
+    """names: to decode. scores: what was found on held-out rows, by name."""
+
+    names: list[str]
+    scores: dict[str, HeldOutScores]
+
+
+def screen(
+    candidates: Sequence[Candidate],
+    most: int,
+    read: Callable[[], dict[str, HeldOutScores]],
+) -> Screening:
+    """At most `most` candidates. Numbers of one training's own validation are taken as they are.
+
+    Those of several trainings are of different rows: then `read` lets all candidates read the same
+    held-out ones. So it does for the sake of the correlations, when there are enough to compare.
+    """
+    names = [one.name for one in candidates]
+    if (scores := scores_of_training(candidates)) is not None:
+        for name, one in scores.items():
+            log.info("held out: %s alpha %.3f, KL %.3f", name, one.alpha, one.kl)
+    elif reads_rows(candidates, most):
+        scores = read()
+    else:
+        return Screening(names, {})
+    return Screening(choose({name: one.alpha for name, one in scores.items()}, names, most), scores)
+
+
+def reads_rows(candidates: Sequence[Candidate], most: int) -> bool:
+    """Whether the choice needs held-out rows that have a text: else none has to be written."""
+    enough = len(candidates) > most or len(candidates) >= FEWEST_CANDIDATES
+    return enough and scores_of_training(candidates) is None
+
+
+def held_out_scores(
+    target: PreTrainedModel,
+    drafts: Mapping[str, Callable[[], PreTrainedModel]],
+    rows: Sequence[Trajectory],
+    vocabulary_size: int,
+    temperature: float,
+    bootstrap: Bootstrap,
+) -> dict[str, HeldOutScores]:
+    """`teacher_forced`, told in the log with how far each draft lies below the best."""
+    found = teacher_forced(
+        target, drafts, rows, vocabulary_size, temperature=temperature, bootstrap=bootstrap
+    )
+    for name, gap in behind_the_best(found, bootstrap).items():
+        alpha, kl = found[name].alpha, found[name].kl.value
+        log.info("held out: %s alpha %s, below the best by %s; KL %.3f", name, alpha, gap, kl)
+    return {
+        name: HeldOutScores(one.kl.value, one.alpha.value, one.agreement.value)
+        for name, one in found.items()
+    }
 
 
 @torch.inference_mode()
@@ -115,11 +175,6 @@ def behind_the_best(found: Mapping[str, Agreement], bootstrap: Bootstrap) -> dic
     alphas = {name: _sums(one.rows, "alpha") for name, one in found.items()}
     best = max(found, key=lambda name: found[name].alpha.value)
     return {name: paired_difference(alphas[best], one, bootstrap) for name, one in alphas.items()}
-
-
-def target_passes(rows: Sequence[Trajectory]) -> int:
-    """What `teacher_forced` spends: one for every row that has a token to predict."""
-    return len(_predicted(rows))
 
 
 def choose(alphas: Mapping[str, float], order: Sequence[str], most: int) -> list[str]:

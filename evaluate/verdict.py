@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 
-from distill.evaluate.acceptance import BreakEven, best_k, break_even_alpha
-from distill.evaluate.parts import Part
-from distill.evaluate.select import TableRow
+from distill.evaluate.pooling import Part
 from distill.evaluate.statistics import Interval
+from distill.evaluate.table import TableRow
+from distill.speculative.prediction import BreakEven, best_k, break_even_alpha
 
 SHIP = "ship"
 DO_NOT_SHIP = "do not ship"

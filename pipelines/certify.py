@@ -2,20 +2,21 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from distill.artifacts import Artifact, write_json
-from distill.evaluate.divergence import GreedyRun
-from distill.evaluate.exactness import certify
-from distill.models.target import eos_token_ids, pick_dtype
-from distill.pipelines import prepare
-from distill.pipelines.inputs import check_at_least, device, machine, plain, target_folder
-from distill.pipelines.pair import Pair, find_pair, held_out
-from distill.pipelines.stage import as_job, run_stage
-from distill.speculative import ModelDrafter
+from distill.artifacts import Artifact
+from distill.content import content
+from distill.data.corpus import held_out_prompts
+from distill.evaluate.exactness.certificate import certify
+from distill.evaluate.exactness.greedy import GreedyRun
+from distill.files import write_json, write_text
+from distill.models.target import pick_dtype
+from distill.pipelines.job import Job, Pair
+from distill.pipelines.judge import Judged
+from distill.pipelines.prepare import Corpus
+from distill.speculative.drafters import ModelDrafter
 from distill.speculative.lengths import draft_length
 from distill.tracking.runs import Run
 from distill.versions import versions
@@ -24,50 +25,48 @@ log = logging.getLogger(__name__)
 CERTIFICATE, SHORT = "certificate.json", "certificate.txt"
 
 
-@as_job
-def run(cfg: DictConfig) -> Artifact:
+def run(job: Job, corpus: Corpus, judged: Judged | None) -> Artifact:
     """`certificate.json` and its short form, which is also printed.
 
     Raises:
         UserError: nothing to certify with.
         SystemExit: the certificate failed (status 1).
     """
-    check_at_least(1, "certify", plain(cfg.certify))
-    corpus = prepare.run(cfg)
-    prompts = held_out(corpus, cfg.certify.prompts)
-    pair = find_pair(cfg)
+    config = job.config
+    prompts = held_out_prompts(corpus.path, config.certify.num_prompts)
+    pair = job.pair(judged and judged.draft_folder)
     settings = {
-        "certify": plain(cfg.certify),
-        "num_draft_tokens": max(cfg.evaluate.num_draft_tokens),
-        "confidence_threshold": cfg.evaluate.confidence_threshold,
-        "half": _half(cfg),
-        "draft": pair.draft_sha256,
-        "target": pair.target_sha256,
-        "eos_token_ids": eos_token_ids(target_folder(cfg)),
-        "hardware": machine(cfg),
-        "seed": cfg.seed,
+        "certify": content(config.certify, "certify"),
+        "num_draft_tokens": max(config.evaluate.num_draft_tokens),
+        "confidence_threshold": config.evaluate.confidence_threshold,
+        "half": _half(job),
+        "draft": pair.draft.sha256,
+        "target": pair.target.sha256,
+        "eos_token_ids": job.target.eos_token_ids,
+        "hardware": job.machine,
+        "seed": config.seed,
     }
 
-    def produce(folder: Path, stage: Run) -> dict[str, Any]:
+    def produce(folder: Path, stage: Run) -> Mapping[str, Any]:
         certificate = certify(
-            _greedy_run(cfg, pair, prompts, "float32"),
-            [_greedy_run(cfg, pair, prompts, _half(cfg))],
-            samples=cfg.certify.samples,
-            seed=cfg.seed,
+            _greedy_run(job, pair, prompts, "float32"),
+            [_greedy_run(job, pair, prompts, _half(job))],
+            samples=config.certify.samples,
+            seed=config.seed,
             progress=lambda name: log.info("certify: %s", name),
         )
         weights = {
-            "draft_weights_sha256": pair.draft_weights_sha256,
-            "target_weights_sha256": pair.target_weights_sha256,
+            "draft_weights_sha256": pair.draft.weights_sha256,
+            "target_weights_sha256": pair.target.weights_sha256,
         }
         about = {"pair": {**settings, **weights}, "versions": versions()}
         write_json(folder / CERTIFICATE, {**certificate.record(), **about})
-        (folder / SHORT).write_text(certificate.text() + "\n", encoding="utf-8")
+        write_text(folder / SHORT, certificate.text() + "\n")
         stage.log_folder(folder, "certificate")
         stage.log_tags({"distill.certified": str(certificate.passed).lower()})
         return {"passed": certificate.passed}
 
-    certified = run_stage(cfg, "certify", settings, [corpus], produce)
+    certified = job.make("certify", settings, [corpus.artifact], produce)
     sys.stdout.write((certified.path / SHORT).read_text(encoding="utf-8"))
     sys.stdout.write(f"certificate: {certified.path / CERTIFICATE}\n")
     if not certified.counts["passed"]:
@@ -75,20 +74,21 @@ def run(cfg: DictConfig) -> Artifact:
     return certified
 
 
-def _half(cfg: DictConfig) -> str:
+def _half(job: Job) -> str:
     """The half precision that is served, else bfloat16."""
-    served = str(pick_dtype(cfg.target.dtype, device(cfg))).removeprefix("torch.")
+    served = str(pick_dtype(job.config.target.dtype, job.device)).removeprefix("torch.")
     return "bfloat16" if served == "float32" else served
 
 
-def _greedy_run(cfg: DictConfig, pair: Pair, prompts: list[list[int]], dtype: str) -> GreedyRun:
-    target, draft = pair.load(cfg, dtype)
+def _greedy_run(job: Job, pair: Pair, prompts: list[list[int]], dtype: str) -> GreedyRun:
+    target, draft = job.load_pair(pair, dtype)
+    asked = job.config.evaluate
     return GreedyRun(
         target,
         ModelDrafter(draft),
         prompts,
-        draft_length(max(cfg.evaluate.num_draft_tokens), cfg.evaluate.confidence_threshold),
-        cfg.certify.max_new_tokens,
-        eos_token_ids(target_folder(cfg)),
+        draft_length(max(asked.num_draft_tokens), asked.confidence_threshold),
+        job.config.certify.max_new_tokens,
+        job.target.eos_token_ids,
         pair.vocabulary_size,
     )

@@ -1,110 +1,114 @@
-"""Everything that can be refused before a model loads, whichever stage comes first."""
+"""What can be refused before a model loads: combinations of settings, files, and this machine.
 
-import hydra
-from omegaconf import DictConfig
+A range of one key is checked where the key is declared.
+"""
+
+from pathlib import Path
 
 from distill.artifacts import make_writable
+from distill.data.sources.self_prompted import self_prompted
 from distill.errors import UserError
+from distill.evaluate.candidates import is_registered
+from distill.evaluate.prompts import PromptFile, check_batches
 from distill.models.plan import plan_draft
-from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines.candidates import trains
-from distill.pipelines.grid import check_evaluation
-from distill.pipelines.inputs import (
-    check_at_least,
-    draft_folder,
-    output_root,
-    plain,
-    reference_folder,
-    target_folder,
-)
-from distill.pipelines.reporting import check_run_folder
-from distill.pipelines.self_prompt import check_prompting
-from distill.pipelines.stage import asked_stage
+from distill.pipelines.benchmark import check_benchmark
+from distill.pipelines.job import Job
+from distill.pipelines.measure import folders_at
+from distill.pipelines.prepare import open_user_turn
+from distill.pipelines.report import check_run_folder
 from distill.ranks import is_rank_zero, processes
-from distill.schema import DraftConfig
-from distill.serving.export import export_dtype
-from distill.teacher.codecs import Live
-from distill.training.on_policy import WRITERS
-from distill.training.run import check_training
+from distill.training.run import check_machine
 
-BEFORE_TRAINING = ("prepare", "self_prompt", "generate", "cache", "codecs")
-"""Stages that end before training: they need no budget."""
-
-ROWS = ("train_rows", "validation_rows", "evaluation_rows")
+BEFORE_TRAINING = ("prepare", "generate", "cache", "benchmark")
+"""Verbs that end before training: they need no budget."""
 
 
-def check_everything(cfg: DictConfig) -> None:
+def check_job(job: Job) -> None:
     """Refuse a job that cannot work.
 
     Raises:
         UserError: the first thing found, with its remedy.
     """
-    make_writable(output_root(cfg))
-    check_run_folder(cfg)
-    _check_force(cfg)
-    export_dtype(cfg.export.dtype)
-    codec = hydra.utils.instantiate(cfg.signal)
-    if not isinstance(codec, Live):
-        codec.check()
-    asked = asked_stage(cfg)
-    if asked == "train" and cfg.draft.init == "ready":
+    verb = job.config.pipeline
+    make_writable(job.output)
+    check_run_folder(job)
+    _check_force(job)
+    if verb == "train" and job.config.draft.init == "ready":
         raise UserError("draft=ready is never trained: train it further with draft=pretrained")
-    trained = trains(cfg) or asked == "train"
+    if verb == "cache" and not job.signal.cached:
+        raise UserError("signal=live keeps nothing: give signal=hidden, top_k or sampled")
+    trained = job.trains or verb == "train"
     if trained:
-        budget = None if asked in BEFORE_TRAINING else cfg.budget
-        check_training(cfg.trainer, cfg.optimizer, cfg.schedule, budget)
-        hydra.utils.instantiate(cfg.objective).check(codec)
-        if (reference := reference_folder(cfg)) is not None:
-            shared_vocabulary(target_folder(cfg), reference)
-        _check_on_policy(cfg, live=isinstance(codec, Live))
-    _check_continued(cfg)
-    rows = {name: cfg.data[name] for name in ROWS if cfg.data[name] is not None}
-    check_at_least(0, "data", rows)
-    source = hydra.utils.instantiate(cfg.data.source)
-    source.check()
-    check_prompting(cfg, source)
-    check_evaluation(cfg, source)
-    shared_vocabulary(target_folder(cfg), draft_folder(cfg))
-    if trained and draft_folder(cfg) is None:
-        plan_draft(target_folder(cfg), DraftConfig(**plain(cfg.draft)))
+        _check_training(job)
+    _check_answers(job)
+    job.source.check()
+    if self_prompted(job.source):
+        open_user_turn(job)
+    _check_evaluation(job)
+    if verb == "benchmark":
+        check_benchmark(job)
+    _ = job.vocabulary_size  # tokenizers that differ
+    if trained and job.draft_folder is None:
+        plan_draft(job.target.folder, job.draft)
 
 
-def _check_force(cfg: DictConfig) -> None:
+def _check_force(job: Job) -> None:
     """Ranks that start together cannot tell the old artifact from the one that replaces it.
 
     A rank that Lightning starts comes after the old one is gone.
     """
-    if cfg.force and is_rank_zero() and (number := processes()) > 1:
+    if job.config.force and is_rank_zero() and (number := processes()) > 1:
         raise UserError(
             f"force=true with {number} processes: the others would go on with what the first one "
-            f"deletes; delete the stage's folder in {output_root(cfg) / 'artifacts'} instead"
+            f"deletes; delete the stage's folder in {job.output / 'artifacts'} instead"
         )
 
 
-def _check_continued(cfg: DictConfig) -> None:
-    share = cfg.data.continued
-    if not 0.0 <= share <= 1.0:
-        raise UserError(f"data.continued is {share}; use a share of the windows, 0 to 1")
-    if share and not cfg.generate.enabled:
+def _check_training(job: Job) -> None:
+    config, data = job.config, job.config.data
+    check_machine(config.trainer)
+    if config.pipeline not in BEFORE_TRAINING:
+        config.budget.check_end()
+    job.objective.check(job.signal)
+    if not data.on_policy:
+        return
+    if job.signal.cached:
+        raise UserError(
+            "data.on_policy: the target must judge what the draft just wrote; use signal=live"
+        )
+    if config.trainer.strategy == "fsdp":
+        raise UserError("data.on_policy decodes with the whole draft; use trainer=ddp")
+
+
+def _check_answers(job: Job) -> None:
+    if job.config.data.continued and not job.config.generate.enabled:
         raise UserError(
             "data.continued: nobody writes the text on; set generate.enabled=true, or "
             "data.continued=0"
         )
 
 
-def _check_on_policy(cfg: DictConfig, live: bool) -> None:
-    share = cfg.data.on_policy
-    if not 0.0 <= share <= 1.0:
-        raise UserError(f"data.on_policy is {share}; use a share of the rows, 0 to 1")
-    if cfg.data.on_policy_by not in WRITERS:
-        raise UserError(
-            f"data.on_policy_by is {cfg.data.on_policy_by}; use one of {', '.join(WRITERS)}"
+def _check_evaluation(job: Job) -> None:
+    """Refuse an unknown domain, a file that is not there, a named draft of another tokenizer."""
+    asked = job.config.evaluate
+    file = None
+    if asked.prompts is not None:
+        file = PromptFile.read(Path(asked.prompts).expanduser())
+    if asked.domains is not None or asked.floors:
+        known = (
+            {one.domain for one in job.source.rows() if one.split == "evaluation"}
+            if file is None
+            else file.domains()
         )
-    if share and not live:
-        raise UserError(
-            "data.on_policy: the target must judge what the draft just wrote; use signal=live"
-        )
-    if share and cfg.data.packing:
-        raise UserError("data.on_policy answers rows one by one; set data.packing=false")
-    if share and cfg.trainer.strategy == "fsdp":
-        raise UserError("data.on_policy decodes with the whole draft; use trainer=ddp")
+        for key, names in (("domains", asked.domains or []), ("floors", asked.floors)):
+            if unknown := sorted({*names} - known):
+                raise UserError(
+                    f"evaluate.{key}: no prompt is of domain {unknown[0]!r}; "
+                    f"there are {', '.join(sorted(known)) or 'none'}"
+                )
+    rows = job.config.data.evaluation_rows if file is None else file.count(asked.domains)
+    check_batches(asked, min(rows, asked.num_prompts))
+    for place in asked.candidates:
+        if not is_registered(place):
+            for folder in folders_at(job, place):
+                job.shared_with(folder)

@@ -1,37 +1,33 @@
-"""The whole road: each stage asks for what it reads, so the last two pull all the others."""
+"""Verb `full`: the whole road, and a summary of it."""
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-from omegaconf import DictConfig
-
-from distill.pipelines import evaluate, export, register, train
-from distill.pipelines.candidates import trains
-from distill.pipelines.reporting import SUMMARY, summarize, write_report
-from distill.pipelines.stage import as_job, current_job
+from distill.pipelines import evaluate
+from distill.pipelines.job import Job
+from distill.pipelines.report import SUMMARY, summarize, write_report
 from distill.tracking.runs import numbers
 
 
-@as_job
-def run(cfg: DictConfig) -> dict[str, Any]:
+def run(job: Job, stage: Callable[[str], Any]) -> dict[str, Any]:
     """Distil, evaluate, register, export; ends with table, verdict and `summary: <path>`."""
     started = time.monotonic()
-    measured = evaluate.run(cfg)
-    champion = register.run(cfg)
-    exported = export.run(cfg)
+    judged = stage("judge")
+    evaluate.run(job, judged)
+    champion, exported = stage("register"), stage("export")
     summary = {
-        **summarize(cfg, measured),
+        **summarize(job, judged),
         "model_uri": champion.version_uri,
-        "export_path": str(exported.path / exported.counts["folder"]),
+        "export_path": str(exported.folder),
         "wall_seconds": round(time.monotonic() - started, 1),
     }
-    if trains(cfg):
-        counts = train.run(cfg).counts
-        summary["train_tokens"] = counts["train_tokens"]
-        summary["train_tokens_per_second"] = counts["tokens_per_second"]
-    page = write_report(cfg, measured, summary)
-    current_job().run.log_metrics(dict(numbers(summary)))
-    path = page.with_name(SUMMARY)
-    sys.stdout.write(f"summary: {path}\n")
+    if job.trains:
+        training = stage("train")
+        summary["train_tokens"] = training.train_tokens
+        summary["train_tokens_per_second"] = training.tokens_per_second
+    page = write_report(job, judged, summary)
+    job.run.log_metrics(dict(numbers(summary)))
+    sys.stdout.write(f"summary: {page.with_name(SUMMARY)}\n")
     return summary

@@ -1,53 +1,40 @@
 """Stage `generate`: the target answers the prompts that have no text of their own."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from distill.artifacts import Artifact
+from distill.content import content
 from distill.data.answers import answer_prompts
 from distill.data.corpus import load_corpus
-from distill.models.target import eos_token_ids
-from distill.models.vocabulary import shared_vocabulary
-from distill.pipelines import prepare
-from distill.pipelines.inputs import (
-    draft_folder,
-    load_configured_target,
-    plain,
-    target_folder,
-    target_identity,
-)
-from distill.pipelines.stage import as_job, run_stage
+from distill.pipelines.job import Job
+from distill.pipelines.prepare import Corpus
 from distill.tracking.runs import Run
 
 
-@as_job
-def run(cfg: DictConfig) -> Artifact:
+def run(job: Job, corpus: Corpus) -> Corpus:
     """The corpus to train on: every row of train and validation has tokens to learn from."""
-    corpus = prepare.run(cfg)
-    if not (cfg.generate.enabled and corpus.counts["unanswered"]):
+    if not (job.config.generate.enabled and corpus.unanswered):
         return corpus
-    eos = eos_token_ids(target_folder(cfg))
-    vocabulary = shared_vocabulary(target_folder(cfg), draft_folder(cfg)).size
+    target, vocabulary = job.target, job.vocabulary_size
     settings = {
-        "generate": plain(cfg.generate),
-        "target": target_identity(cfg).sha256,
-        "dtype": cfg.target.dtype,
-        "eos_token_ids": eos,
+        "generate": content(job.config.generate, "generate"),
+        "target": target.identity.sha256,
+        "dtype": job.config.target.dtype,
+        "eos_token_ids": target.eos_token_ids,
         "vocabulary_size": vocabulary,
-        "seed": cfg.seed,
+        "seed": job.config.seed,
     }
 
-    def produce(folder: Path, _: Run) -> dict[str, Any]:
+    def produce(folder: Path, _: Run) -> Mapping[str, Any]:
         return answer_prompts(
-            load_configured_target(cfg),
+            target.load(),
             load_corpus(corpus.path),
-            cfg.generate,
-            eos,
+            job.config.generate,
+            target.eos_token_ids,
             folder,
             vocabulary_size=vocabulary,
-            seed=cfg.seed,
+            seed=job.config.seed,
         )
 
-    return run_stage(cfg, "generate", settings, [corpus], produce)
+    return Corpus(job.make("generate", settings, [corpus.artifact], produce), unanswered=0)

@@ -1,42 +1,94 @@
-"""Stage `prepare`: rows of the source, tokenised once, split three ways."""
+"""Stage `prepare`: rows of the source, tokenised once, split three ways.
 
+Where the data has no prompts of its own, the target writes them first.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
 from distill.artifacts import Artifact
+from distill.content import content
 from distill.data.corpus import build_corpus
-from distill.pipelines.inputs import plain, target_config, target_folder, target_identity
-from distill.pipelines.self_prompt import open_source
-from distill.pipelines.stage import as_job, run_stage
+from distill.data.self_prompt import PROMPTS, write_prompts
+from distill.data.sources import SelfPromptedSource
+from distill.data.sources.self_prompted import self_prompted
+from distill.data.user_turn import UserTurn, user_turn
+from distill.pipelines.job import Job
 from distill.tracking.runs import Run
 
-BATCHING = ("packing", "on_policy", "on_policy_by")
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokenised rows in three splits. unanswered: rows to learn from that are a prompt only."""
+
+    artifact: Artifact
+    unanswered: int
+
+    @property
+    def path(self) -> Path:
+        return self.artifact.path
 
 
-@as_job
-def run(cfg: DictConfig) -> Artifact:
+def run(job: Job) -> Corpus:
     """The corpus: `id, domain, input_ids, prompt_length` in train, validation and evaluation.
 
     Raises:
         UserError: the source cannot give a usable row (found out before anything is loaded).
     """
-    source, written = open_source(cfg)
-    target = target_identity(cfg)
+    written = [_self_prompted(job, source) for source in self_prompted(job.source)]
+    target, config = job.target, job.config
     settings = {
-        # How rows are batched later does not change them; a source is its content, not its place.
-        "data": {k: v for k, v in plain(cfg.data).items() if k not in ("source", *BATCHING)},
-        "source": source.fingerprint(),
-        "tokenizer": target.tokenizer_sha256,
-        "template": target.template_sha256,
-        "system_prompt": cfg.target.system_prompt,
-        "seed": cfg.seed,
+        "data": content(config.data, "prepare"),
+        "source": job.source.fingerprint(),
+        "tokenizer": target.identity.tokenizer_sha256,
+        "template": target.identity.template_sha256,
+        "system_prompt": config.target.system_prompt,
+        "seed": config.seed,
     }
 
-    def produce(folder: Path, _: Run) -> dict[str, Any]:
-        tokenizer = AutoTokenizer.from_pretrained(target_folder(cfg))
-        return build_corpus(source, tokenizer, cfg.data, target_config(cfg), folder, seed=cfg.seed)
+    def produce(folder: Path, _: Run) -> Mapping[str, Any]:
+        tokenizer = AutoTokenizer.from_pretrained(target.folder)
+        return build_corpus(
+            job.source, tokenizer, config.data, config.target, folder, seed=config.seed
+        )
 
-    return run_stage(cfg, "prepare", settings, written, produce)
+    artifact = job.make("prepare", settings, written, produce)
+    return Corpus(artifact, artifact.counts["unanswered"])
+
+
+def open_user_turn(job: Job) -> UserTurn:
+    """What the target's template puts around a user's turn; UserError where it has none."""
+    tokenizer = AutoTokenizer.from_pretrained(job.target.folder)
+    return user_turn(tokenizer, job.config.target, job.target.eos_token_ids)
+
+
+def _self_prompted(job: Job, source: SelfPromptedSource) -> Artifact:
+    """The prompts that the target writes for one source, which then reads them."""
+    target = job.target
+    settings = {
+        "source": source.writing(),
+        "target": target.identity.sha256,
+        "tokenizer": target.identity.tokenizer_sha256,
+        "template": target.identity.template_sha256,
+        "system_prompt": job.config.target.system_prompt,
+        "dtype": job.config.target.dtype,
+        "seed": job.config.seed,
+    }
+
+    def produce(folder: Path, _: Run) -> Mapping[str, Any]:
+        return write_prompts(
+            target.load(),
+            open_user_turn(job),
+            source,
+            folder,
+            vocabulary_size=job.shared_with(None),
+            seed=job.config.seed,
+        )
+
+    artifact = job.make("self_prompt", settings, [], produce, verb="prepare")
+    source.read(artifact.path / PROMPTS)
+    return artifact

@@ -16,7 +16,8 @@ from distill.data.progress import Progress
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.schema import GenerateConfig
-from distill.speculative import Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.sampling import Sampling
 
 SHARDS = "shards"
 ANSWERED_SPLITS = ("train", "validation")
@@ -72,8 +73,6 @@ def answer_prompts(
     Raises:
         UserError: sizes below 1.
     """
-    if min(generate.batch_size, generate.shard_rows, generate.max_new_tokens) < 1:
-        raise UserError("generate.batch_size, shard_rows and max_new_tokens must be at least 1.")
     shards = plan_shards(corpus, generate.shard_rows)
     paths = [folder / SHARDS / f"{number:05d}.parquet" for number in range(len(shards))]
     (folder / SHARDS).mkdir(parents=True, exist_ok=True)

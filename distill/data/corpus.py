@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow.compute as compute
 from transformers import PreTrainedTokenizerBase
 
-from distill.artifacts import write_json
 from distill.data.chat import with_system
 from distill.data.encode import Encoder, Example
 from distill.data.progress import Progress
 from distill.data.sources.rows import Chat, Problem, Row, Source
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
+from distill.files import write_json
 from distill.schema import DataConfig, TargetConfig
 
 SPLITS = ("train", "validation", "evaluation")
@@ -154,6 +154,19 @@ def load_corpus(folder: Path) -> datasets.DatasetDict:
     if not (folder / DATASET).is_dir():
         raise UserError(f"{folder} holds no corpus: run pipeline=prepare first.")
     return datasets.DatasetDict.load_from_disk(folder / DATASET)
+
+
+def held_out_prompts(folder: Path, count: int) -> list[list[int]]:
+    """The first `count` evaluation prompts as token ids; UserError where there are fewer."""
+    rows = load_corpus(folder)["evaluation"]
+    if len(rows) < count:
+        raise UserError(
+            f"the data has {len(rows)} evaluation prompts and {count} are asked for: raise "
+            "data.evaluation_rows, or lower what asks"
+        )
+    rows = rows.select(range(count))
+    lengths = zip(rows["input_ids"], rows["prompt_length"], strict=True)
+    return [list(tokens[:length]) for tokens, length in lengths]
 
 
 def write_problems(problems: list[Problem], dropped: Counter[str], folder: Path) -> None:

@@ -26,6 +26,8 @@ from distill.models.target import eos_token_ids, load_model
 
 INITS = ("scratch", "svd", "pruned")
 """What can be made from a plan."""
+MADE_FROM_TARGET = ("svd", "pruned")
+"""What needs the target's weights and rows to run it on."""
 
 
 def initialise_draft(

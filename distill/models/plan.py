@@ -98,6 +98,18 @@ def plan_draft(target_folder: Path, draft: DraftConfig, *, bytes_per_weight: int
     )
 
 
+def resolve_init(target_folder: Path) -> str:
+    """What `draft.init=auto` is for this target: `pruned` where its family allows it, else `svd`.
+
+    A pruned start reaches a higher alpha with the same training (evaluate/RESULTS.md, recipe).
+    """
+    try:
+        check_family(_text_config(target_folder))
+    except UserError:
+        return "svd"
+    return "pruned"
+
+
 def plan_from_folder(
     target_folder: Path, draft_folder: Path, bytes_per_weight: int = 2
 ) -> DraftPlan:

@@ -9,8 +9,7 @@ import torch
 
 from distill.errors import UserError
 from distill.serving import model_card, transformers
-
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+from distill.serving.config import ExportConfig
 
 
 def export_draft(
@@ -70,9 +69,8 @@ def export_draft(
 
 def export_dtype(name: str) -> torch.dtype:
     """The type of the exported weights. Raises UserError for one that servers do not load."""
-    if name not in DTYPES:
-        raise UserError(f"export.dtype={name} is unknown: use one of {', '.join(DTYPES)}.")
-    return DTYPES[name]
+    ExportConfig(name)
+    return getattr(torch, name)
 
 
 def _put_in_place(partial: Path, destination: Path) -> None:

@@ -1,11 +1,12 @@
-"""How tokens are chosen: the settings of one prompt."""
+"""How tokens are chosen: the settings of one prompt. No torch: the configuration reads them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from distill.errors import UserError
 
 # Below this, dividing logits by the temperature overflows half precision and means argmax anyway.
 GREEDY_BELOW = 1e-5
+NO_PART_OF_GREEDY = {"top_k", "top_p", "min_p"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,20 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def name(self) -> str:
+        """`greedy` or the temperature, and what differs from the defaults.
+
+        Settings of one name have one law: what cannot move the argmax is no part of a greedy one's.
+        """
+        silent = {"temperature"} | (NO_PART_OF_GREEDY if self.greedy else set())
+        changed = [
+            f"{field.name}={getattr(self, field.name):g}"
+            for field in fields(self)
+            if field.name not in silent and getattr(self, field.name) != field.default
+        ]
+        return " ".join(["greedy" if self.greedy else f"T={self.temperature:g}", *changed])
 
 
 def _require(holds: bool, name: str, wanted: str) -> None:

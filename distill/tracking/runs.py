@@ -109,8 +109,8 @@ class Run:
         self.client.log_batch(self.id, params=[Param(name, value) for name, value in items])
 
 
-class Job:
-    """A parent run, alive until the `with` block ends."""
+class TrackedJob:
+    """A job's parent run, alive until the `with` block ends."""
 
     def __init__(self, run: Run, experiment: str, output_root: Path) -> None:
         self.run = run
@@ -118,7 +118,7 @@ class Job:
         self._lease = None if run.silent else take_lease(output_root, run.id)
         self._ending = _ends(run)
 
-    def __enter__(self) -> "Job":
+    def __enter__(self) -> "TrackedJob":
         self._ending.__enter__()
         return self
 
@@ -140,7 +140,7 @@ class Job:
 
 def start_job(
     config: Mapping[str, Any], tracking: TrackingConfig, output_root: Path, name: str
-) -> Job:
+) -> TrackedJob:
     """Open the parent run with the configuration, versions, hardware and commit in it.
 
     First ends the runs that killed jobs of the same output root left RUNNING. Raises UserError when
@@ -149,13 +149,13 @@ def start_job(
     output_root = output_root.expanduser().resolve()
     uri = tracking_uri(tracking, output_root)
     if not is_rank_zero():
-        return Job(Run(SilentClient(), "", uri), "", output_root)
+        return TrackedJob(Run(SilentClient(), "", uri), "", output_root)
     make_writable(output_root)
     client = connect(tracking, output_root)
     experiment = experiment_id(client, tracking, output_root)
     end_abandoned(client, output_root)
     run = _create_run(client, experiment, name, _code_tags(), uri)
-    job = Job(run, experiment, output_root)
+    job = TrackedJob(run, experiment, output_root)
     run.log_config(config)
     made_with = {"versions": versions(), "hardware": hardware()}
     run.log_text("environment.json", json.dumps(made_with, indent=2))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distill.evaluate.acceptance import (
+from distill.speculative.prediction import (
     Cost,
     best_k,
     break_even_alpha,

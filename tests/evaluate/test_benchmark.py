@@ -7,11 +7,11 @@ import torch
 from transformers import LlamaForCausalLM
 
 from distill.errors import UserError
-from distill.evaluate.acceptance import Cost
-from distill.evaluate.benchmark import Contest, Line, Rate, benchmark
-from distill.evaluate.generating import generating
-from distill.evaluate.tables import as_text, decoding_table
-from distill.speculative import Sampling, decode
+from distill.evaluate.benchmark.decoding import Contest, Line, Rate, benchmark, generating
+from distill.evaluate.report.tables import as_text, decoding_table
+from distill.speculative.decode import decode
+from distill.speculative.prediction import Cost
+from distill.speculative.sampling import Sampling
 
 from .conftest import tiny
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from distill.evaluate.codecs import _angle, _length, _Moments, compare_codecs
+from distill.evaluate.benchmark.signals import _angle, _length, _Moments, compare_codecs
 from distill.teacher.codecs import Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
 from distill.training.objective import Objective

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from distill.errors import UserError
-from distill.evaluate.compare import compare
+from distill.evaluate.compare import Side, compare
 from distill.evaluate.report.comparison import comparison_view, conclusion, render_comparison
-from distill.evaluate.sides import Side
+from distill.evaluate.report.tables import as_text
 from distill.evaluate.statistics import Bootstrap, Sums, paired
-from distill.evaluate.tables import as_text
 
 BOOTSTRAP = Bootstrap(200)
 

@@ -1,7 +1,7 @@
 """Prompts over domains, and turns that continue the target's own answers."""
 
 from distill.data.chat import UnusableChatError
-from distill.evaluate.conversations import Conversation, spread, unroll
+from distill.evaluate.prompts import Conversation, spread, unroll
 from distill.evaluate.records import Prompt
 
 

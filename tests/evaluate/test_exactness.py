@@ -8,10 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from distill.evaluate.controls import OffByOneCache, ignoring_temperature, without_residual
-from distill.evaluate.divergence import Divergence, GreedyRun, divergences
-from distill.evaluate.enumeration import emitted_law
-from distill.evaluate.exactness import (
+from distill.evaluate.exactness.certificate import (
     SETTINGS,
     Certificate,
     Check,
@@ -23,9 +20,17 @@ from distill.evaluate.exactness import (
     sampled,
     tiny_trial,
 )
-from distill.evaluate.sampled import chi_squared, exact_law
-from distill.speculative import ModelDrafter, Sampling
+from distill.evaluate.exactness.chi_square import chi_squared, exact_law
+from distill.evaluate.exactness.controls import (
+    OffByOneCache,
+    ignoring_temperature,
+    without_residual,
+)
+from distill.evaluate.exactness.enumeration import emitted_law
+from distill.evaluate.exactness.greedy import Divergence, GreedyRun, divergences
+from distill.speculative.drafters import ModelDrafter
 from distill.speculative.rule import speculative_rule
+from distill.speculative.sampling import Sampling
 
 
 def model(seed: int, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:

@@ -8,11 +8,11 @@ import pytest
 
 from distill.errors import UserError
 from distill.evaluate import speed
-from distill.evaluate.load import describe
 from distill.evaluate.measure import Bar, Evaluation, Grid, conclude, measure_candidates
 from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
 from distill.evaluate.statistics import Bootstrap
-from distill.speculative import Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.sampling import Sampling
 
 from .conftest import tiny
 
@@ -197,8 +197,8 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, changes: dict, remedy: str)
 
 
 def test_settings_are_named_by_what_differs() -> None:
-    assert describe(Sampling()) == "T=1"
-    assert describe(Sampling(temperature=0, top_k=5)) == "greedy"
+    assert Sampling().name == "T=1"
+    assert Sampling(temperature=0, top_k=5).name == "greedy"
     penalised = Sampling(temperature=1e-6, top_p=0.9, repetition_penalty=1.2)
-    assert describe(penalised) == "greedy repetition_penalty=1.2"
-    assert describe(Sampling(temperature=0.7, top_p=0.9)) == "T=0.7 top_p=0.9"
+    assert penalised.name == "greedy repetition_penalty=1.2"
+    assert Sampling(temperature=0.7, top_p=0.9).name == "T=0.7 top_p=0.9"

@@ -5,16 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from distill.evaluate.acceptance import Cost, predicted_speedup
+from distill.evaluate.correlation import Teacher, correlate
 from distill.evaluate.load import Load
 from distill.evaluate.measure import Bar, conclude
 from distill.evaluate.outcome import Considered, Outcome
-from distill.evaluate.proxies import Teacher, correlate
-from distill.evaluate.select import tabulate
+from distill.evaluate.report.tables import as_text, load_view, proxies_view
 from distill.evaluate.statistics import Bootstrap, Interval
-from distill.evaluate.tables import as_text
-from distill.evaluate.views import load_view, proxies_view
-from distill.speculative import Sampling
+from distill.evaluate.table import tabulate
+from distill.speculative.prediction import Cost, predicted_speedup
+from distill.speculative.sampling import Sampling
 
 BOOTSTRAP = Bootstrap(100)
 LOADS = [Load(Sampling(temperature=t), 8, (), 1, 40, 0) for t in (1.0, 0.0)]

@@ -3,8 +3,8 @@
 import pytest
 from transformers import LlamaConfig
 
-from distill.evaluate.paper import bill, bills_table
-from distill.evaluate.tables import as_text
+from distill.evaluate.benchmark.probe import bill, bills_table
+from distill.evaluate.report.tables import as_text
 from distill.models.plan import DraftPlan
 
 

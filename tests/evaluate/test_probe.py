@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from distill.errors import UserError
-from distill.evaluate.acceptance import Cost
-from distill.evaluate.probe import Prospect, advice, probe
-from distill.evaluate.steps import Setting, time_steps, verify_steps
-from distill.evaluate.tables import as_text, prospects_table
-from distill.speculative import Sampling
+from distill.evaluate.benchmark.probe import Prospect, advice, probe
+from distill.evaluate.benchmark.step_times import Setting, time_steps, verify_steps
+from distill.evaluate.report.tables import as_text, prospects_table
+from distill.speculative.prediction import Cost
+from distill.speculative.sampling import Sampling
 
 from .conftest import tiny
 
@@ -59,7 +59,7 @@ def test_costs_by_hand_from_the_times_of_the_steps(monkeypatch) -> None:
         assert set(steps) == set(seconds)
         return seconds
 
-    monkeypatch.setattr("distill.evaluate.probe.time_steps", timed)
+    monkeypatch.setattr("distill.evaluate.benchmark.probe.time_steps", timed)
     ((one,),) = probe(tiny(0), {"a": tiny(1)}, [SETTING], [1, 3])
     assert one.costs == {1: Cost(pytest.approx(0.2), 1.1), 3: Cost(pytest.approx(0.2), 1.3)}
     assert (one.target_seconds, one.draft_seconds) == (1.0, pytest.approx(0.2))

@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from distill.evaluate import products
-from distill.evaluate.products import LossLine, LossTimes, Shapes, time_loss
-from distill.evaluate.tables import as_text, loss_table
+from distill.evaluate.benchmark.loss import LossLine, LossTimes, Shapes, time_loss
+from distill.evaluate.report.tables import as_text, loss_table
 from distill.losses import forward_kl
 
 SHAPES = Shapes(20, 96, 16, 32, 8, torch.float32)

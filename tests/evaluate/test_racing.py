@@ -3,13 +3,13 @@
 from itertools import pairwise
 
 import pytest
-
+from distill.evaluate.decoding import round_ends
 from distill.evaluate.racing import FIRST_ROUND, passes, race
+
 from distill.evaluate.records import PLAIN, PLAIN_ARM, Arm
 from distill.evaluate.screening import choose
-from distill.evaluate.select import fastest, tabulate
-from distill.evaluate.speed import round_ends
 from distill.evaluate.statistics import Bootstrap
+from distill.evaluate.table import fastest, tabulate
 
 BOOTSTRAP = Bootstrap(300)
 ALPHAS = {"good": 0.8, "fair": 0.7, "poor": 0.3, "bad": 0.1}

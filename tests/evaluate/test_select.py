@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from distill.errors import UserError
-from distill.evaluate.parts import Part
-from distill.evaluate.select import champion, fastest, tabulate
+from distill.evaluate.pooling import Part
 from distill.evaluate.statistics import Bootstrap, Interval
+from distill.evaluate.table import champion, fastest, tabulate
 from distill.evaluate.verdict import DO_NOT_SHIP, NOT_ENOUGH, SHIP, judge
 
 BOOTSTRAP = Bootstrap(300)

@@ -3,9 +3,9 @@
 from collections import Counter
 
 import pytest
+from distill.evaluate.selection import Way, choices
 
 from distill.evaluate.records import PLAIN
-from distill.evaluate.selection import Way, choices
 from distill.evaluate.statistics import Bootstrap
 
 from .conftest import make_measurement

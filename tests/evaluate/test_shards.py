@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distill.evaluate.shards import once, share, working
+from distill.shards import once, share, working
 
 PIECES = 12
 

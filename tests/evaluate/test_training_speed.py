@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from distill.errors import UserError
-from distill.evaluate.tables import as_text, training_table
-from distill.evaluate.training_speed import TrainingJob, race, same_update
+from distill.evaluate.benchmark.training import TrainingJob, race, same_update
+from distill.evaluate.report.tables import as_text, training_table
 
 SCRIPT = """
 import json, sys, time

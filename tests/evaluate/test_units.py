@@ -2,8 +2,8 @@
 
 import pytest
 
+from distill.evaluate.batches import batches, units
 from distill.evaluate.records import Prompt, bucket_of
-from distill.evaluate.units import batches, units
 
 PROMPTS = [
     Prompt(f"{domain}{i}", domain, [1] * (5 * i + 1), turn)

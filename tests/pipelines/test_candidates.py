@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from distill.pipelines.candidates import _names
 
 from distill.errors import UserError
 from distill.pipelines import shortlist
-from distill.pipelines.candidates import _names
 
 
 def test_checkpoints_of_two_runs_that_are_called_alike_bear_their_runs_names():

@@ -2,8 +2,9 @@
 
 import json
 
-from distill.artifacts import MANIFEST
 from distill.pipelines.labels import labels
+
+from distill.artifacts import MANIFEST
 
 
 def training(folder, settings, **inputs):

@@ -49,7 +49,7 @@ def test_certificate_of_a_pair_passes_with_every_control_caught(
 def test_failed_certificate_ends_with_status_one_also_when_found_again(
     certified, tmp_path, capsys, monkeypatch
 ):
-    from distill.evaluate.exactness import Certificate, Check
+    from distill.evaluate.exactness.certificate import Certificate, Check
 
     failed = Certificate([Check("a claim", False, {"statistic": float("inf")})])
     monkeypatch.setattr("distill.pipelines.certify.certify", lambda *_, **__: failed)
@@ -62,7 +62,7 @@ def test_failed_certificate_ends_with_status_one_also_when_found_again(
 
 
 def test_champion_of_the_own_training_is_certified(distill, tmp_path, monkeypatch):
-    from distill.evaluate.exactness import Certificate
+    from distill.evaluate.exactness.certificate import Certificate
 
     monkeypatch.setattr("distill.pipelines.certify.certify", lambda *_, **__: Certificate())
     distill("pipeline=certify", "certify.prompts=2")

@@ -7,18 +7,14 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from distill.errors import UserError
-from distill.evaluate.controls import Foreseeing
-from distill.speculative import (
-    Adaptive,
-    Confident,
-    LayerDrafter,
-    ModelDrafter,
-    Proposal,
-    Sampling,
-    decode,
-)
+from distill.evaluate.exactness.controls import Foreseeing
 from distill.speculative.cache import RaggedCache
+from distill.speculative.decode import decode
+from distill.speculative.drafters import ModelDrafter, Proposal
+from distill.speculative.layers import LayerDrafter
+from distill.speculative.lengths import Adaptive, Confident
 from distill.speculative.rule import sample, speculative_rule
+from distill.speculative.sampling import Sampling
 
 GREEDY = Sampling(temperature=0)
 EVERY_FEATURE = [

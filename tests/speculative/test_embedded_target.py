@@ -9,7 +9,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from distill.models.source import resolve_model
 from distill.schema import ModelConfig
-from distill.speculative import LayerDrafter, ModelDrafter, Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.drafters import ModelDrafter
+from distill.speculative.layers import LayerDrafter
+from distill.speculative.sampling import Sampling
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import torch
 from transformers import FalconConfig, FalconForCausalLM
 
 from distill.errors import UserError
-from distill.speculative import decode
 from distill.speculative.cache import RaggedCache
+from distill.speculative.decode import decode
 from distill.speculative.forward import GenericForward, forward_for
 from distill.speculative.lean import LeanForward
 from distill.speculative.linear import FEW_ROWS, SMALL_WEIGHT, Linear

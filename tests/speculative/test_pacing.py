@@ -2,9 +2,11 @@
 
 import torch
 
-from distill.speculative import Confident, ModelDrafter, Sampling, decode
-from distill.speculative.lengths import varying_lengths
+from distill.speculative.decode import decode
+from distill.speculative.drafters import ModelDrafter
+from distill.speculative.lengths import Confident, varying_lengths
 from distill.speculative.pacing import ConfidentLengths
+from distill.speculative.sampling import Sampling
 
 
 def test_a_fixed_k_needs_no_deciding():

@@ -12,7 +12,8 @@ from lightning.pytorch.loggers import CSVLogger
 
 from distill.errors import UserError
 from distill.schema import BudgetConfig, TrainerConfig
-from distill.speculative import ModelDrafter, decode
+from distill.speculative.decode import decode
+from distill.speculative.drafters import ModelDrafter
 from distill.training.check import check_trainer
 from distill.training.clock import Clock
 

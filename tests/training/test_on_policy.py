@@ -7,7 +7,8 @@ import torch
 
 from distill.data.datamodule import collate
 from distill.schema import TrainerConfig
-from distill.speculative import Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.sampling import Sampling
 from distill.training import on_policy
 from distill.training.on_policy import OnPolicy
 

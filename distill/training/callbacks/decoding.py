@@ -10,7 +10,8 @@ from lightning import Trainer
 from lightning.pytorch.utilities.seed import isolate_rng
 from transformers import PreTrainedModel
 
-from distill.speculative import Drafter, ModelDrafter, Output, decode
+from distill.speculative.decode import Output, decode
+from distill.speculative.drafters import Drafter, ModelDrafter
 from distill.speculative.prediction import Cost, predicted_speedup
 from distill.speculative.stats import Stats
 from distill.teacher.blocks import eagerly

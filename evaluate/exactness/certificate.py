@@ -1,0 +1,214 @@
+"""The certificate: speculative decoding emits the target's own law, and a fault would show."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from distill.evaluate.exactness.chi_square import Trial, goodness_of_fit
+from distill.evaluate.exactness.controls import (
+    Foreseeing,
+    OffByOneCache,
+    ignoring_temperature,
+    without_residual,
+)
+from distill.evaluate.exactness.enumeration import Rule, emitted_law, target_law
+from distill.evaluate.exactness.greedy import GreedyRun, divergences
+from distill.evaluate.exactness.toy import EOS, cases, tiny_pair
+from distill.speculative.decode import decode
+from distill.speculative.drafters import ModelDrafter
+from distill.speculative.lengths import Adaptive, Confident, DraftLength
+from distill.speculative.rule import speculative_rule
+from distill.speculative.sampling import Sampling
+
+EXACT = 1e-12
+"""Largest error of a probability that float64 arithmetic may leave."""
+LEAST_CHANCE = 1e-4
+"""A χ² less likely than this under the exact law is a failure: one in a thousand over ten."""
+COPY_ALPHA = 1 - 1e-3
+"""A copy's alpha: passes over one and over k+1 tokens round differently."""
+
+SETTINGS: dict[str, Sampling] = {
+    "plain sampling": Sampling(),
+    "temperature": Sampling(temperature=0.6),
+    "top_k": Sampling(top_k=3),
+    "top_p": Sampling(top_p=0.8),
+    "min_p": Sampling(min_p=0.1),
+    "repetition_penalty": Sampling(repetition_penalty=1.5),
+    "frequency_penalty": Sampling(frequency_penalty=0.7),
+    "presence_penalty": Sampling(presence_penalty=0.7),
+    "min_new_tokens": Sampling(min_new_tokens=2),
+    "all together": Sampling(0.8, 5, 0.95, 0.02, 1.2, 0.3, 0.3, 1),
+}
+
+LENGTHS: dict[str, DraftLength] = {
+    "rounds ended by confidence": Confident(2, 0.2),
+    "adaptive rounds": Adaptive(2, cost_ratio=0.3),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim, whether it held, and the numbers behind it."""
+
+    name: str
+    passed: bool
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """checks hold for the engine; controls hold when a deliberate fault was caught."""
+
+    checks: list[Check] = field(default_factory=list)
+    controls: list[Check] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in [*self.checks, *self.controls])
+
+    def record(self) -> dict[str, Any]:
+        """All of it as plain JSON values; an infinite statistic as the text `inf`."""
+        return json.loads(self.json())
+
+    def json(self) -> str:
+        content = _finite({"passed": self.passed, **asdict(self)})
+        return json.dumps(content, indent=1, allow_nan=False)
+
+    def text(self) -> str:
+        """One line a claim."""
+        lines = [f"exact speculative decoding: {'certified' if self.passed else 'NOT CERTIFIED'}"]
+        for check in [*self.checks, *self.controls]:
+            lines.append(f"  {'pass' if check.passed else 'FAIL'}  {check.name}")
+        return "\n".join(lines)
+
+
+def certify(
+    exact: GreedyRun,
+    half: Sequence[GreedyRun] = (),
+    *,
+    samples: int = 200_000,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Certificate:
+    """Check the engine on a real pair in float32 (`exact`) and, where given, in half precision.
+
+    The laws are checked on toy distributions and a tiny model, where they can be written down.
+    """
+    certificate = Certificate()
+
+    def add(to: list[Check], check: Check) -> None:
+        to.append(check)
+        progress(check.name)
+
+    add(certificate.checks, enumerated(speculative_rule))
+    add(certificate.checks, identical(exact))
+    for name, sampling in SETTINGS.items():
+        add(certificate.checks, sampled(name, tiny_trial(), sampling, samples, seed))
+    for name, length in LENGTHS.items():
+        trial = replace(tiny_trial(), num_draft_tokens=length)
+        add(certificate.checks, sampled(name, trial, Sampling(), samples, seed))
+    add(certificate.checks, copy_accepts_all(exact, SETTINGS))
+    for run in half:
+        add(certificate.checks, near_ties_only(run))
+    for check in controls(exact, max(samples // 4, 1), seed):
+        add(certificate.controls, check)
+    return certificate
+
+
+def enumerated(rule: Rule) -> Check:
+    """(a) The emitted law over five tokens equals the target's in every case."""
+    errors = {
+        name: (emitted_law(rule, p, q) - target_law(p)).abs().max().item()
+        for name, (p, q) in cases().items()
+    }
+    worst = max(errors.values())
+    return Check(f"emitted law, enumerated: error {worst:.1e}", worst <= EXACT, errors)
+
+
+def identical(run: GreedyRun) -> Check:
+    """(b) Greedy decoding emits the same tokens with and without a draft."""
+    found = divergences(run)
+    name = f"greedy {_dtype(run)}: {len(run.prompts) - len(found)} of {len(run.prompts)} identical"
+    return Check(name, not found, {"divergences": [asdict(one) for one in found]})
+
+
+def sampled(name: str, trial: Trial, sampling: Sampling, samples: int, seed: int) -> Check:
+    """(c) Joint tokens of the real engine follow the exact law."""
+    fit = goodness_of_fit(trial, sampling, samples, seed)
+    text = f"χ² of {fit.samples} samples, {name}: p = {fit.p_value:.2g}"
+    return Check(text, fit.p_value >= LEAST_CHANCE, asdict(fit))
+
+
+def copy_accepts_all(run: GreedyRun, settings: Mapping[str, Sampling]) -> Check:
+    """(d) The target as its own draft is always accepted."""
+    copy = ModelDrafter(run.target)
+    alphas = {
+        name: decode(
+            run.target,
+            run.prompts[:2],
+            drafter=copy,
+            num_draft_tokens=run.num_draft_tokens,
+            sampling=sampling,
+            max_new_tokens=16,
+            vocabulary_size=run.vocabulary_size,
+        ).stats.alpha
+        for name, sampling in settings.items()
+    }
+    lowest = min(alphas.values())
+    return Check(f"draft == target: alpha {lowest:.5f} or more", lowest >= COPY_ALPHA, alphas)
+
+
+def near_ties_only(run: GreedyRun) -> Check:
+    """(e) In half precision outputs part only where the two tokens are a near-tie."""
+    found = divergences(run)
+    unexplained = [one for one in found if not one.near_tie]
+    name = f"greedy {_dtype(run)}: {len(found)} divergences, {len(unexplained)} not near-ties"
+    return Check(name, not unexplained, {"divergences": [asdict(one) for one in found]})
+
+
+def controls(run: GreedyRun, samples: int, seed: int) -> list[Check]:
+    """(f) Each fault must be caught by every check that can see it."""
+    tempered = SETTINGS["temperature"]
+    trial, blind = tiny_trial(), ignoring_temperature(tempered.temperature)
+    no_residual, no_temperature, off_by_one, foreseeing = (
+        replace(trial, rule=without_residual),
+        replace(trial, rule=blind),
+        replace(trial, cache_type=OffByOneCache),
+        replace(trial, num_draft_tokens=Foreseeing(2, 0.2)),
+    )
+    return [
+        _caught("residual left out", enumerated(without_residual)),
+        _caught("residual left out", sampled("T=1", no_residual, Sampling(), samples, seed)),
+        _caught("q's temperature ignored", enumerated(blind)),
+        _caught(
+            "q's temperature ignored", sampled("T=0.6", no_temperature, tempered, samples, seed)
+        ),
+        _caught("rollback off by one", identical(replace(run, cache_type=OffByOneCache))),
+        _caught("rollback off by one", sampled("T=1", off_by_one, Sampling(), samples, seed)),
+        _caught("unsure token left out", sampled("T=1", foreseeing, Sampling(), samples, seed)),
+    ]
+
+
+def tiny_trial() -> Trial:
+    """Three tokens of a six-token model, two drafts a round: rejections, a rollback and a bonus."""
+    target, draft = tiny_pair()
+    return Trial(target, ModelDrafter(draft), [2, 5, 3], 2, 3, 6, (EOS,))
+
+
+def _caught(fault: str, check: Check) -> Check:
+    return Check(f"control, {fault}: {check.name}", not check.passed, check.evidence)
+
+
+def _dtype(run: GreedyRun) -> str:
+    return str(run.target.dtype).removeprefix("torch.")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,60 @@
+"""Negative controls: the engine with one fault each. A certificate that passes them proves nothing.
+
+Shapes: B rows, K drafted tokens, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from distill.speculative.cache import RaggedCache
+from distill.speculative.decode import Rule
+from distill.speculative.lengths import Confident
+from distill.speculative.pacing import ConfidentLengths, Lengths
+from distill.speculative.rule import Verdict, sample, speculative_rule
+
+
+def without_residual(
+    drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor, counts: Tensor
+) -> Verdict:
+    """After a rejection p is sampled, not norm(max(0, p − q)): what q proposes comes too often."""
+    verdict = speculative_rule(drafts, q, p, uniforms, counts)
+    p_next = p[torch.arange(len(drafts), device=p.device), verdict.accepted]
+    return verdict._replace(next_token=sample(p_next.contiguous(), uniforms[:, -1]))
+
+
+def ignoring_temperature(temperature: float) -> Rule:
+    """Drafts come from q at this temperature and are tested against q at temperature 1."""
+
+    def rule(drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor, counts: Tensor) -> Verdict:
+        untempered = q**temperature
+        untempered = untempered / untempered.sum(-1, keepdim=True)
+        return speculative_rule(drafts, untempered, p, uniforms, counts)
+
+    return rule
+
+
+class OffByOneCache(RaggedCache):
+    """A rollback that leaves one rejected token in the cache."""
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        super().rollback(
+            [min(new + 1, old) for new, old in zip(lengths, self.lengths, strict=True)]
+        )
+
+
+class Foreseeing(Confident):
+    """Leaves out the unsure token itself, so that whether it is tested depends on its draw."""
+
+    def lengths(self, rows: int) -> Lengths:
+        return _ForeseeingLengths(rows, self.threshold)
+
+
+class _ForeseeingLengths(ConfidentLengths):
+    def __call__(self, confidence: Tensor) -> bool:
+        before = self.counts.copy()
+        more = super().__call__(confidence)
+        drawn = zip(before, self.counts, confidence.tolist(), strict=True)
+        self.counts = [now if sure >= self.threshold else old for old, now, sure in drawn]
+        return more

@@ -1,0 +1,304 @@
+"""Tables for a person at a terminal."""
+
+import io
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from distill.evaluate.benchmark.decoding import Line, Rate
+from distill.evaluate.benchmark.loss import LossLine
+from distill.evaluate.benchmark.probe import Prospect
+from distill.evaluate.benchmark.signals import Fidelity
+from distill.evaluate.conclusion import Evaluation
+from distill.evaluate.load import Load
+from distill.evaluate.pooling import Part
+from distill.evaluate.records import Arm
+from distill.evaluate.statistics import Interval
+from distill.evaluate.table import TableRow
+
+
+def fidelity_table(found: Sequence[Fidelity]) -> Table:
+    """One line per codec of the target's signal."""
+    view = Table(title="Cached signals: the draft's gradient against the exact one")
+    view.add_column("signal", no_wrap=True)
+    for heading in ("bytes/token", "angle", "angle of mean", "norm ratio", "noise"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for one in found:
+        view.add_row(
+            one.codec,
+            f"{one.bytes_per_token:.0f}",
+            f"{one.angle:.2f}°",
+            f"{one.bias_angle:.2f}°",
+            f"{one.norm_ratio:.4f}",
+            f"{one.noise:.4f}",
+        )
+    view.caption = (
+        "angle: of one encoding's gradient to the exact one. Of the mean over encodings: bias, and "
+        "what noise/√repetitions leaves. noise: in lengths of the exact gradient."
+    )
+    return view
+
+
+def prospects_table(prospects: Sequence[Prospect], alphas: Sequence[float]) -> Table:
+    """What each draft could gain under each load, by alpha."""
+    view = Table(title="Predicted speedup by alpha, from times measured here with random weights")
+    view.add_column("draft", no_wrap=True)
+    for heading in ("batch", "context", "target ms", "draft ms", "c", "v(k)", "breaks even"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for alpha in alphas:
+        view.add_column(f"α {alpha:g}", justify="right", no_wrap=True)
+    view.add_column("ceiling", justify="right", no_wrap=True)
+    for one in prospects:
+        first, last = min(one.costs), max(one.costs)
+        even = one.break_even
+        view.add_row(
+            f"{one.draft} ({one.parameters / 1e6:.1f} M)",
+            str(one.setting.batch_size),
+            str(one.setting.context),
+            f"{one.target_seconds * 1e3:.1f}",
+            f"{one.draft_seconds * 1e3:.2f}",
+            f"{one.costs[first].c:.3f}",
+            f"{one.costs[first].v:.2f}…{one.costs[last].v:.2f}",
+            f"α {even.alpha:.2f}" if even else "never",
+            *[f"{one.at(alpha):.2f}× k{one.best_k(alpha)}" for alpha in alphas],
+            f"{one.ceiling:.2f}×",
+        )
+    view.caption = (
+        "c: one draft step, v(k): one pass over k+1 tokens (least to most k), both in target steps."
+        " Each speedup is at its best k. ceiling: a perfect draft."
+    )
+    return view
+
+
+def decoding_table(lines: Sequence[Line]) -> Table:
+    """Tokens per second here and in transformers, and the engine against its prediction."""
+    view = Table(title="Greedy decoding, tokens/s: median (lowest to highest), prompts included")
+    for heading in (
+        "batch",
+        "generate",
+        "plain here",
+        "ratio",
+        "k",
+        "assisted",
+        "speculative here",
+    ):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for heading in (
+        "ratio",
+        "alpha",
+        "tokens/pass",
+        "c",
+        "v",
+        "speedup",
+        "predicted",
+        "efficiency",
+    ):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        assisted = line.assisted
+        view.add_row(
+            str(line.batch_size),
+            _rate(line.generate),
+            _rate(line.plain),
+            f"{line.plain.over(line.generate):.2f}×",
+            str(line.num_draft_tokens),
+            _rate(assisted) if assisted else "–",
+            _rate(line.speculative),
+            f"{line.speculative.over(assisted):.2f}×" if assisted else "–",
+            f"{line.alpha:.3f}",
+            f"{line.tokens_per_pass:.2f}",
+            f"{line.cost.c:.3f}",
+            f"{line.cost.v:.2f}",
+            f"{line.speedup:.2f}×",
+            f"{line.predicted:.2f}×",
+            f"{line.efficiency:.2f}",
+        )
+    view.caption = (
+        "ratio: here over transformers, runs of one place in A B B A. assisted: transformers' "
+        "assisted generation, one prompt at a time. speedup: over plain here, decoding alone. "
+        "predicted: tokens/pass / (v + k·c), c one draft step and v one pass over k+1 tokens, in "
+        "steps of plain decoding, from the same runs. efficiency: speedup / predicted."
+    )
+    return view
+
+
+def training_table(found: Mapping[str, Any]) -> Table:
+    """One line per arm. Ratios: of rates at the same place of A B B A; of median peaks.
+
+    `live` is this trainer with the target beside the draft, then with cached signals.
+    """
+    view = Table(title="Training: median (lowest to highest)")
+    for heading in ("arm", "tokens/s", "live over it", "peak MB", "it over live"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    rates = {name: Rate(arm["rates"]) for name, arm in found["arms"].items()}
+    peaks = {name: [n / 1e6 for n in arm["peak_bytes"]] for name, arm in found["arms"].items()}
+    for name in rates:
+        view.add_row(
+            name,
+            _rate(rates[name]),
+            f"{rates['live'].over(rates[name]):.2f}×",
+            f"{median(peaks[name]):.0f} ({min(peaks[name]):.0f}–{max(peaks[name]):.0f})",
+            f"{median(peaks[name]) / median(peaks['live']):.2f}×",
+        )
+    if found["same_update"] is None:
+        view.caption = "benchmark.trl_python is null: TRL's arm was left out."
+    else:
+        view.caption = f"The arms' updates of the draft have cosine {found['same_update']:.4f}."
+    return view
+
+
+def loss_table(lines: Sequence[LossLine]) -> Table:
+    """One line per divergence, dtype and pair of heads."""
+    view = Table(title="Fused loss with its gradients: median (lowest to highest)")
+    headings = ("ids", "draft", "target", "products in", "divergence", "tokens/s", "share")
+    for heading in (*headings, "of the fastest"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        shapes, shares = line.shapes, line.times.shares
+        view.add_row(
+            str(shapes.vocabulary_size),
+            str(shapes.width),
+            str(shapes.target_width),
+            line.compute,
+            line.divergence,
+            f"{shapes.tokens / median(line.times.loss):.0f}",
+            f"{median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f})",
+            f"{line.times.undisturbed_share:.2f}",
+        )
+    view.caption = (
+        "draft, target: widths of their heads. share: time of the matrix products alone over the "
+        "loss's, runs next to each other; 1 would be a loss that costs nothing besides. of the "
+        "fastest: of the two fastest runs, which other jobs disturbed least."
+    )
+    return view
+
+
+def as_text(table: Table, width: int = 138) -> str:
+    """The table as plain text, the same in a file as on any terminal."""
+    with Console(file=io.StringIO(), width=width) as console, console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.median:.1f} ({rate.low:.1f}–{rate.high:.1f})"
+
+
+PROXY_NAMES = {
+    "kl": "validation KL",
+    "teacher_forced_alpha": "teacher-forced alpha",
+    "agreement": "greedy agreement",
+}
+
+
+def load_text(load: Load, evaluation: Evaluation) -> str:
+    """Candidates, the champion's domains and context buckets, and the verdict."""
+    verdict, champion = evaluation.verdict, evaluation.champion
+    views = [candidates_table(evaluation.table, champion.arm, load)]
+    for what, found in (("domain", evaluation.domains), ("context", evaluation.buckets)):
+        if len(found) > 1:
+            views.append(parts_table(what, found))
+    name = f"{load.sampling_name}, batch {load.batch_size}"
+    text = "".join(as_text(view) for view in views)
+    return f"{text}verdict: {verdict.decision} ({name}). {verdict.reason}\n"
+
+
+def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Table:
+    """One line per candidate and k, the champion marked."""
+    view = Table(
+        title=f"Speculative against plain decoding, same engine and prompts: "
+        f"{load.sampling_name}, batch {load.batch_size}"
+    )
+    view.add_column("draft", overflow="fold", min_width=18)
+    for heading in (
+        "k",
+        "alpha",
+        "accepted",
+        "tokens/pass",
+        "used",
+        "c",
+        "v",
+        "v = 1",
+        "predicted",
+    ):
+        view.add_column(heading, justify="right", no_wrap=True)
+    view.add_column("speedup [95%]", justify="right", no_wrap=True)
+    view.add_column("efficiency", justify="right", no_wrap=True)
+    for row in table:
+        won = row.arm == champion
+        view.add_row(
+            f"{row.candidate} ★" if won else row.candidate,
+            str(row.num_draft_tokens),
+            f"{row.alpha.value:.3f}",
+            f"{row.alpha_empirical:.3f}",
+            f"{row.tokens_per_pass:.2f}",
+            f"{row.draft_utilisation:.0%}",
+            f"{row.cost_ratio:.3f}",
+            f"{row.verify_cost:.2f}",
+            f"{row.predicted_v1:.2f}×",
+            f"{row.predicted_speedup:.2f}×",
+            _speedup(row.speedup),
+            f"{row.engine_efficiency:.2f}",
+            style="bold green" if won else None,
+        )
+    view.caption = (
+        "alpha: chance that the next drafted token is accepted, given the earlier ones were "
+        "(analytic; accepted: counted). used: accepted of all drafted. c: one draft step, v: one "
+        "pass over k+1 tokens, both in target steps. predicted: with v; v = 1: the paper's formula."
+        " efficiency: speedup / predicted. ★ highest lower bound of speedup,"
+        " or its equal with more alpha on held-out rows."
+    )
+    if load.confidence_threshold:
+        view.caption += (
+            f" k: at most; a round ends behind a token that the draft gave less than "
+            f"{load.confidence_threshold:g}, and alpha is of what was tested."
+        )
+    return view
+
+
+def parts_table(what: str, found: Sequence[Part]) -> Table:
+    """The champion by domain or by context length."""
+    view = Table(title=f"★ by {what}")
+    view.add_column(what, no_wrap=True)
+    for heading in ("prompts", "alpha [95%]", "tokens/pass", "speedup [95%]"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for part in found:
+        alpha = part.alpha
+        view.add_row(
+            part.name,
+            str(part.prompts),
+            str(alpha),
+            f"{part.tokens_per_pass:.2f}",
+            _speedup(part.speedup),
+        )
+    return view
+
+
+def correlations_table(proxies: Mapping[str, Any]) -> Table:
+    """From the outcome's JSON."""
+    view = Table(
+        title=f"What ranks candidates as real decoding at k = {proxies['num_draft_tokens']}"
+    )
+    view.add_column("proxy", no_wrap=True)
+    for heading in ("of", "Spearman", "Pearson", "candidates"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for one in proxies["correlations"]:
+        view.add_row(
+            PROXY_NAMES[one["proxy"]],
+            one["measured"],
+            _number(one["spearman"]),
+            _number(one["pearson"]),
+            str(one["candidates"]),
+        )
+    return view
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}"
+
+
+def _speedup(value: Interval) -> str:
+    return f"{value.value:.2f}× [{value.low:.2f}, {value.high:.2f}]"

@@ -1,0 +1,184 @@
+"""From rows to one line per (candidate, k), and the champion among them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from distill.errors import UserError
+from distill.evaluate.pooling import (
+    decode_seconds,
+    over_prompts,
+    per_token,
+    ratio,
+    same_units,
+    speedup,
+)
+from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
+from distill.evaluate.statistics import Bootstrap, Interval, Sums, paired_ratio
+from distill.speculative.prediction import Cost, expected_tokens
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """What one arm did, pooled over its prompts. The words are the design's.
+
+    speedup and its prediction are of decoding; speedup_end_to_end includes prompt passes.
+    verify_cost is v; tested_at[i] and alpha_at[i] belong to the i-th drafted token of a round.
+    expected_tokens and drafts_per_pass are what the prediction is made from: at a fixed k the
+    formula's (1 − alpha^(k+1)) / (1 − alpha) and k; where rounds end by confidence there is no such
+    formula, and they are 1 + alpha · (drafts tested per pass) and the steps counted.
+    """
+
+    candidate: str
+    num_draft_tokens: int
+    confidence_threshold: float
+    units: int
+    alpha: Interval
+    alpha_empirical: float
+    tokens_per_pass: float
+    draft_utilisation: float
+    cost_ratio: float
+    verify_cost: float
+    expected_tokens: float
+    drafts_per_pass: float
+    predicted_speedup: float
+    speedup: Interval
+    speedup_end_to_end: Interval
+    engine_efficiency: float
+    tested_at: list[int]
+    alpha_at: list[float]
+
+    @property
+    def arm(self) -> Arm:
+        return Arm(self.candidate, self.num_draft_tokens)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.cost_ratio, self.verify_cost)
+
+    @property
+    def predicted_v1(self) -> float:
+        """The prediction with v = 1, as the paper has it."""
+        return Cost(self.cost_ratio).speedup(self.expected_tokens, self.drafts_per_pass)
+
+
+def tabulate(rows: Sequence[Measurement], bootstrap: Bootstrap) -> list[TableRow]:
+    """One line per arm, by candidate and k. Rows of one setting only: UserError otherwise."""
+    if len({(row.sampling, row.batch_size) for row in rows}) > 1:
+        raise UserError(
+            "a table is of one sampling setting and one batch size: filter the rows first"
+        )
+    by_arm: dict[Arm, list[Measurement]] = {}
+    for row in sorted(rows, key=lambda row: row.key):  # sums of floats depend on their order
+        by_arm.setdefault(row.arm, []).append(row)
+    plain = by_arm.pop(PLAIN_ARM, None)
+    if plain is None:
+        raise UserError("no plain decoding among the rows: there is nothing to be faster than")
+    return [_line(by_arm[arm], plain, bootstrap) for arm in sorted(by_arm, key=_by_name)]
+
+
+def fastest(table: Sequence[TableRow]) -> TableRow:
+    """Highest lower bound of speedup; between equals the higher alpha.
+
+    Only of those that decoded everything: one that left a race early may have been lucky.
+    """
+    if not table:
+        raise UserError("no candidate was measured: give at least one draft and one k")
+    most = max(row.units for row in table)
+    return max(
+        (row for row in table if row.units == most),
+        key=lambda row: (row.speedup.low, row.alpha.value),
+    )
+
+
+def champion(
+    table: Sequence[TableRow],
+    rows: Sequence[Measurement],
+    held_out: Mapping[str, float],
+    bootstrap: Bootstrap,
+) -> TableRow:
+    """The fastest, or in its place the arm whose draft agrees more on held-out rows.
+
+    Only of those that decoded as much and are not surely slower, paired over the prompts: a few
+    prompts seldom tell neighbouring checkpoints apart, thousands of held-out tokens do.
+    held_out: teacher-forced alpha by candidate; without that of the fastest decoding alone decides.
+    """
+    best = fastest(table)
+    if best.candidate not in held_out:
+        return best
+    pace = _pace(rows, best.arm)
+    equals = [
+        row
+        for row in table
+        if row.units == best.units
+        and row.candidate in held_out
+        and paired_ratio(pace, _pace(rows, row.arm), bootstrap).high >= 1
+    ]
+    named = max(equals, key=lambda row: held_out[row.candidate]).candidate
+    return fastest([row for row in equals if row.candidate == named])
+
+
+def _pace(rows: Sequence[Measurement], arm: Arm) -> Sums:
+    return per_token([row for row in rows if row.arm == arm], decode_seconds)
+
+
+def _by_name(arm: Arm) -> tuple[str, int]:
+    return arm.candidate, arm.num_draft_tokens
+
+
+def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstrap) -> TableRow:
+    plain = same_units(plain, rows)
+    alpha = over_prompts(rows, "alpha_sum", "tested", bootstrap)
+    cost = _cost(rows, plain)
+    faster = speedup(plain, rows, decode_seconds, bootstrap)
+    expected, drafts = _expected(rows, alpha.value)
+    predicted = cost.speedup(expected, drafts)
+    tested = _sum_lists([row.tested_at for row in rows])
+    return TableRow(
+        candidate=rows[0].candidate,
+        num_draft_tokens=rows[0].num_draft_tokens,
+        confidence_threshold=rows[0].confidence_threshold,
+        units=len({row.unit for row in rows}),
+        alpha=alpha,
+        alpha_empirical=ratio(rows, "accepted", "tested"),
+        tokens_per_pass=ratio(rows, "committed", "target_passes"),
+        draft_utilisation=ratio(rows, "accepted", "drafted"),
+        cost_ratio=cost.c,
+        verify_cost=cost.v,
+        expected_tokens=expected,
+        drafts_per_pass=drafts,
+        predicted_speedup=predicted,
+        speedup=faster,
+        speedup_end_to_end=speedup(
+            plain, rows, lambda row: row.prefill_seconds + row.decode_seconds, bootstrap
+        ),
+        engine_efficiency=faster.value / predicted,
+        tested_at=[int(count) for count in tested],
+        alpha_at=[
+            total / count if count else float("nan")
+            for total, count in zip(_sum_lists([r.alpha_at for r in rows]), tested, strict=True)
+        ],
+    )
+
+
+def _expected(rows: list[Measurement], alpha: float) -> tuple[float, float]:
+    """Tokens and drafts per pass that alpha makes one expect; NaN tokens where none was tested."""
+    k = rows[0].num_draft_tokens
+    if rows[0].confidence_threshold:
+        tokens = 1 + alpha * ratio(rows, "tested", "target_passes")
+        return tokens, ratio(rows, "draft_steps", "verify_steps")
+    # Sums of floats may pass 1.
+    return (expected_tokens(min(alpha, 1.0), k) if alpha >= 0 else float("nan")), k
+
+
+def _cost(rows: list[Measurement], plain: list[Measurement]) -> Cost:
+    """Both costs from the steps of these very runs: same engine path, context and batch."""
+    step = ratio(plain, "verify_seconds", "verify_steps")
+    return Cost(
+        c=ratio(rows, "draft_seconds", "draft_steps") / step,
+        v=ratio(rows, "verify_seconds", "verify_steps") / step,
+    )
+
+
+def _sum_lists(lists: Sequence[Sequence[float]]) -> list[float]:
+    longest = max(map(len, lists))
+    return [sum(values[i] for values in lists if i < len(values)) for i in range(longest)]
