@@ -29,7 +29,7 @@ from distill.evaluate.report.tables import (
     training_table,
 )
 from distill.files import write_json, write_text
-from distill.losses.compiler import worth_compiling
+from distill.losses.kernels import worth_compiling
 from distill.models.draft import save_draft
 from distill.models.folder import text_setting
 from distill.models.target import pick_dtype

@@ -175,7 +175,7 @@ def _teacher(
     if job.config.data.packing:
         check_packing(draft)
     if signal is not None:
-        return CachedTeacher(signal.path, job.signal)
+        return CachedTeacher(signal.path, job.codec)
     assert target is not None
     if job.config.data.packing:
         check_packing(target)

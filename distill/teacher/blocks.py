@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
-from distill.losses.compiler import worth_compiling
+from distill.losses.kernels import worth_compiling
 
 
 def compile_blocks(model: PreTrainedModel, vocabulary_size: int) -> None:

@@ -18,6 +18,7 @@ from distill.data.datamodule import Rows
 from distill.data.progress import Progress
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
+from distill.losses.tokens import predicting_positions
 from distill.teacher.cached import LEARNT_SPLITS
 from distill.teacher.codecs import Codec, Hidden
 from distill.teacher.live import LiveTeacher
@@ -29,7 +30,6 @@ from distill.teacher.shards import (
     shard_path,
     write_shard,
 )
-from distill.teacher.signals import predicting_positions
 
 log = logging.getLogger(__name__)
 

@@ -4,14 +4,22 @@ T tokens, D the target's width, V vocabulary, K kept tokens, N draws, E entries 
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from distill.errors import UserError
 from distill.losses.head import Head
-from distill.losses.sparse import Sampled, TopK, draw, keep_top_k
+from distill.losses.kernels import Divergence
+from distill.losses.sparse import (
+    Sampled,
+    TopK,
+    check_sampled,
+    check_unlabelled,
+    draw,
+    keep_top_k,
+)
 from distill.teacher.signals import HiddenSignal, TeacherSignal
 
 Columns = dict[str, Tensor]
@@ -23,12 +31,28 @@ FLOAT_BYTES = {"float16": 2, "float32": 4}
 ID_BYTES = 4
 
 
-class Codec(Protocol):
-    """The target's distributions as columns and back."""
+class TargetSignal(Protocol):
+    """What the group `signal` names: in which form the draft is told the target's distribution.
+
+    cached: whether it is kept on disk; else the target runs beside the draft.
+    """
+
+    cached: ClassVar[bool]
 
     def check(self) -> None:
         """Raise UserError for arguments that cannot work."""
         ...
+
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """Raise UserError for a loss that cannot be made of this form of the distribution."""
+        ...
+
+
+class Codec(TargetSignal, Protocol):
+    """The target's distributions as columns and back."""
+
+    draws: int
+    """Random draws a token; 0: the same distribution has the same columns."""
 
     def bytes_per_token(self, head: Head) -> int:
         """On disk; of a codec whose tokens differ in size the most that one takes."""
@@ -51,15 +75,28 @@ class Codec(Protocol):
 class Live:
     """No codec: the target runs beside the draft."""
 
+    cached: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """Every loss can be made of the whole distribution."""
+
 
 @dataclass(frozen=True)
 class Hidden:
     """The head's input in the target's dtype: exact. The head is applied again while training."""
 
     shard_tokens: int = 32768
+    cached: ClassVar[bool] = True
+    draws: ClassVar[int] = 0
 
     def check(self) -> None:
         _at_least_one("shard_tokens", self.shard_tokens)
+
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """Every loss can be made of the whole distribution."""
 
     def bytes_per_token(self, head: Head) -> int:
         return head.weight.shape[1] * head.weight.element_size()
@@ -85,11 +122,18 @@ class TopKTail:
     temperature: float = 1.0
     dtype: str = "float16"
     shard_tokens: int = 32768
+    cached: ClassVar[bool] = True
+    draws: ClassVar[int] = 0
 
     def check(self) -> None:
         _at_least_one("k", self.k)
         _at_least_one("shard_tokens", self.shard_tokens)
         _check_float(self.dtype)
+
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """No hard labels, and the temperature at which the signal is kept."""
+        check_unlabelled(divergence)
+        _check_same_temperature(self.temperature, temperature)
 
     def bytes_per_token(self, head: Head) -> int:
         size = FLOAT_BYTES[self.dtype]
@@ -131,6 +175,7 @@ class Samples:
     temperature: float = 1.0
     dtype: str = "float16"
     shard_tokens: int = 32768
+    cached: ClassVar[bool] = True
 
     def check(self) -> None:
         _at_least_one("draws", self.draws)
@@ -140,6 +185,12 @@ class Samples:
                 f"signal.proposal_temperature is {self.proposal_temperature}; it must be above 0"
             )
         _check_float(self.dtype)
+
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """Forward KL alone, and the temperature at which the signal is kept."""
+        check_sampled(divergence)
+        check_unlabelled(divergence)
+        _check_same_temperature(self.temperature, temperature)
 
     def bytes_per_token(self, head: Head) -> int:
         return min(self.draws, head.weight.shape[0]) * (ID_BYTES + 2 * FLOAT_BYTES[self.dtype]) + 4
@@ -210,6 +261,14 @@ def _slots(counts: Tensor, width: int) -> Tensor:
 def _at_least_one(name: str, value: int) -> None:
     if value < 1:
         raise UserError(f"signal.{name} is {value}; keep at least 1")
+
+
+def _check_same_temperature(of_signal: float, of_objective: float) -> None:
+    if of_signal != of_objective:
+        raise UserError(
+            f"signal.temperature is {of_signal} and objective.temperature {of_objective}: a sparse "
+            "signal cannot be softened later, make them equal"
+        )
 
 
 def _check_float(dtype: str) -> None:

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from distill.losses.dense import HiddenSignal
 from distill.losses.head import Head
 from distill.teacher.blocks import compile_blocks
 from distill.teacher.head import check_head, head_of
 from distill.teacher.hidden import last_hidden
-from distill.teacher.signals import HiddenSignal
 
 
 class LiveTeacher:

@@ -3,24 +3,13 @@
 B rows, S tokens a row, T supervised tokens of the micro-batch, D the target's width, V vocabulary.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from distill.losses.head import Head
-from distill.losses.reduce import predicting
+from distill.losses.dense import HiddenSignal
 from distill.losses.sparse import Sampled, TopK
-
-
-@dataclass(frozen=True)
-class HiddenSignal:
-    """The exact distribution, not multiplied out: normed hidden states [T, D], a head of V rows."""
-
-    hidden: Tensor
-    head: Head
-
 
 TeacherSignal = HiddenSignal | TopK | Sampled
 
@@ -40,15 +29,6 @@ class Teacher(Protocol):
     def signal(self, batch: dict[str, Tensor], positions: Tensor) -> TeacherSignal:
         """The target's next-token distributions at `positions` (see `predicting_positions`)."""
         ...
-
-
-def predicting_positions(supervised: Tensor) -> Tensor:
-    """Flat indices [T] into B·S of the positions whose *next* token is supervised.
-
-    `supervised` [B, S] marks tokens being predicted; the state that predicts token s is at s − 1,
-    so the first column never counts.
-    """
-    return predicting(supervised).flatten().nonzero().squeeze(1)
 
 
 def rows_and_places(batch: dict[str, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:

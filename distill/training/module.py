@@ -15,9 +15,10 @@ from torch import Tensor, distributed
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from distill.losses.tokens import predicting_positions
 from distill.schema import OptimizerConfig, ScheduleConfig
 from distill.teacher.live import LiveTeacher
-from distill.teacher.signals import Teacher, TeacherSignal, predicting_positions
+from distill.teacher.signals import Teacher, TeacherSignal
 from distill.training.average import WeightAverage
 from distill.training.clock import Clock
 from distill.training.gradients import scale_and_clip

@@ -13,10 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.errors import UserError
-from distill.losses.reduce import gradient_scale
+from distill.losses.dense import HiddenSignal
+from distill.losses.tokens import gradient_scale, predicting_positions
 from distill.teacher.codecs import Codec, Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
-from distill.teacher.signals import HiddenSignal, TeacherSignal, predicting_positions
+from distill.teacher.signals import TeacherSignal
 from distill.training.objective import Objective
 from distill.training.student import Student
 
@@ -60,7 +61,7 @@ def compare_codecs(
     A codec that draws nothing has one encoding. `progress` is told of each that is done. The
     draft's own weights are not changed; its gradients are.
     """
-    student = Student(draft, vocabulary_size, None)
+    student = Student(draft, vocabulary_size)
     work: list[tuple[Batch, Tensor, HiddenSignal]] = []
     for batch in batches:
         positions = predicting_positions(batch["supervised"])
@@ -70,7 +71,7 @@ def compare_codecs(
     found = []
     for name, codec in codecs.items():
         moments, sizes = _Moments(exact), 0.0
-        encodings = repetitions if isinstance(codec, Samples) else 1
+        encodings = repetitions if codec.draws else 1
         for number in range(encodings):
             encoded = _Encoded(codec, teacher, seed + number)
             coded = ((batch, at, encoded(signal.hidden)) for batch, at, signal in work)
@@ -164,7 +165,7 @@ def _gradient(
         student(batch, positions, signal, objective)[0].backward()
         tokens += positions.numel()
     parts = [p.grad.flatten() for p in student.parameters() if p.grad is not None]
-    return torch.cat(parts).mul_(gradient_scale(tokens) or 0.0)
+    return torch.cat(parts).mul_(gradient_scale(tokens))
 
 
 def _angle(one: Tensor, other: Tensor) -> float:

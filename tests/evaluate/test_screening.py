@@ -25,7 +25,7 @@ from distill.evaluate.screening import (
     token_agreement,
 )
 from distill.evaluate.statistics import Bootstrap
-from distill.losses.chunked import BLOCK_ROWS
+from distill.losses.fused import BLOCK_ROWS
 from distill.losses.head import Head
 
 from .conftest import tiny

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from lightning import Trainer
 
-from distill.teacher.signals import predicting_positions
+from distill.losses.tokens import predicting_positions
 from distill.training.callbacks.measuring import Measuring
 from distill.training.meter import Meter
 from distill.training.module import DistillModule
