@@ -148,10 +148,6 @@ def _text_config(folder: Path) -> "PretrainedConfig":
 
 
 def _check_request(target: "PretrainedConfig", draft: DraftConfig) -> None:
-    if not 0 < draft.parameter_ratio < 1:
-        raise UserError(
-            f"draft.parameter_ratio is {draft.parameter_ratio}: use a share such as 0.1."
-        )
     for name in _SIZES:
         value = getattr(draft, name)
         if value is not None and value < 1:

@@ -135,6 +135,6 @@ def test_shards_of_another_corpus_are_refused(model, corpus, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["batch_size", "shard_rows", "max_new_tokens"])
-def test_sizes_below_one_are_refused(model, corpus, tmp_path, name):
-    with pytest.raises(UserError, match="at least 1"):
-        answer_prompts(model, corpus, GenerateConfig(**{name: 0}), [2], tmp_path)
+def test_sizes_below_one_are_refused(name):
+    with pytest.raises(UserError, match=f"generate.{name}=0: give values from 1 up"):
+        GenerateConfig(**{name: 0})

@@ -16,7 +16,8 @@ from distill.teacher.cached import CachedTeacher
 from distill.teacher.codecs import Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
 from distill.teacher.shards import plan_layout
-from distill.teacher.signals import HiddenSignal, predicting_positions
+from distill.losses.dense import HiddenSignal
+from distill.losses.tokens import predicting_positions
 
 
 @pytest.fixture

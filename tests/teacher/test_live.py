@@ -3,7 +3,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from distill.teacher.live import LiveTeacher
-from distill.teacher.signals import predicting_positions
+from distill.losses.tokens import predicting_positions
 
 
 def target() -> LlamaForCausalLM:

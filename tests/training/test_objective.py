@@ -13,7 +13,7 @@ from distill.losses.entropy import entropy, head_entropy, sparse_entropy
 from distill.losses.matching import mismatch
 from distill.losses.sparse import draw, keep_top_k
 from distill.schema import OptimizerConfig, TrainerConfig
-from distill.teacher.signals import HiddenSignal
+from distill.losses.dense import HiddenSignal
 from distill.training import module
 from distill.training.gradients import scale_and_clip
 from distill.training.meter import Meter
