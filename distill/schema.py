@@ -18,6 +18,7 @@ from distill.schema_measuring import (
     EvaluateConfig,
     ProbeConfig,
 )
+from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 
 
 @dataclass
@@ -99,74 +100,6 @@ class GenerateConfig:
     max_new_tokens: int = 256
     batch_size: int = 8
     shard_rows: int = 64
-
-
-@dataclass
-class OptimizerConfig:
-    """AdamW; `muon: true` gives the hidden matrices to torch.optim.Muon with `muon_lr`."""
-
-    lr: float = 1e-3
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
-    weight_decay: float = 0.01
-    muon: bool = False
-    muon_lr: float = 0.0028
-    ema: float = 0.0
-    """Decay of the moving average that candidates hold; 0: the weights themselves."""
-
-
-@dataclass
-class ScheduleConfig:
-    """Learning-rate factor over the budget spent. name: `cosine`, `wsd` or `constant`."""
-
-    name: str = "cosine"
-    warmup: float = 0.05
-    floor: float = 0.05
-    decay: float = 0.3
-    """Share of the budget that `wsd` decays over."""
-
-
-@dataclass
-class TrainerConfig:
-    """What `lightning.Trainer` is given, and the batch.
-
-    One optimiser step sees at most `tokens_per_step` tokens on each rank, in micro-batches of at
-    most `tokens_per_batch`.
-    """
-
-    accelerator: str = "auto"
-    devices: str = "auto"
-    num_nodes: int = 1
-    strategy: str = "auto"
-    precision: str = "auto"
-    tokens_per_batch: int = 1024
-    tokens_per_step: int = 1024
-    gradient_clip: float = 1.0
-    compile: bool = False
-    """torch.compile the draft's forward and backward; needs a C++ compiler on CPU."""
-    compile_target: bool = False
-    """On a CPU, torch.compile the blocks of a live target: faster, for some 170 MB more."""
-    checkpoints: int = 6
-    """Candidates written over the budget, evenly; the last is the end of training."""
-    keep: int | None = None
-    """Of the candidates so many stay: the newest and the best by `monitor`; null: all."""
-    monitor: str = "alpha"
-    """`alpha` on validation rows, or `decoding_alpha`, `decoding_speedup` (`decode_every`)."""
-    validate_every: float = 0.1
-    """Share of the budget between validations."""
-    decode_every: float = 0.0
-    """Share of the budget between decodings of `decode_prompts` held-out prompts; 0: never."""
-    decode_prompts: int = 4
-    decode_num_draft_tokens: int = 3
-    decode_max_new_tokens: int = 32
-    resume_every_seconds: float = 60.0
-
-
-@dataclass
-class BudgetConfig:
-    """Training ends at the first of the two that is reached. A null one never ends it."""
-
-    tokens: int | None = None
-    minutes: float | None = None
 
 
 @dataclass

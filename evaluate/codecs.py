@@ -57,7 +57,7 @@ def compare_codecs(
     A codec that draws nothing has one encoding. `progress` is told of each that is done. The
     draft's own weights are not changed; its gradients are.
     """
-    student = Student(draft, vocabulary_size, None)
+    student = Student(draft, vocabulary_size)
     work: list[tuple[Batch, Tensor, HiddenSignal]] = []
     for batch in batches:
         positions = predicting_positions(batch["supervised"])

@@ -1,7 +1,7 @@
 """Everything that can be refused before a model loads, whichever stage comes first."""
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from distill.artifacts import make_writable
 from distill.errors import UserError
@@ -24,8 +24,8 @@ from distill.ranks import is_rank_zero, processes
 from distill.schema import DraftConfig
 from distill.serving.export import export_dtype
 from distill.teacher.codecs import Live
+from distill.training.check import check_training
 from distill.training.on_policy import WRITERS
-from distill.training.run import check_training
 
 BEFORE_TRAINING = ("prepare", "self_prompt", "generate", "cache", "codecs")
 """Stages that end before training: they need no budget."""
@@ -51,8 +51,10 @@ def check_everything(cfg: DictConfig) -> None:
         raise UserError("draft=ready is never trained: train it further with draft=pretrained")
     trained = trains(cfg) or asked == "train"
     if trained:
-        budget = None if asked in BEFORE_TRAINING else cfg.budget
-        check_training(cfg.trainer, cfg.optimizer, cfg.schedule, budget)
+        trainer, _, _, budget = map(
+            OmegaConf.to_object, (cfg.trainer, cfg.optimizer, cfg.schedule, cfg.budget)
+        )
+        check_training(trainer, None if asked in BEFORE_TRAINING else budget)  # pyright: ignore
         hydra.utils.instantiate(cfg.objective).check(codec)
         if (reference := reference_folder(cfg)) is not None:
             shared_vocabulary(target_folder(cfg), reference)

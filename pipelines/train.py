@@ -22,7 +22,6 @@ from distill.pipelines import cache, generate, prepare
 from distill.pipelines.decoders import decoding_callback, rollouts
 from distill.pipelines.inputs import (
     cache_root,
-    device,
     draft_folder,
     draft_settings,
     load_configured_target,
@@ -42,7 +41,7 @@ from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
 from distill.training.callbacks.resume import RESUME, remove_resumable
-from distill.training.run import pick_precision, train_draft
+from distill.training.run import train_draft
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -125,7 +124,6 @@ def _train(
         vocabulary_size=vocabulary.size,
         target_folder=target_folder(cfg),
         on_policy=on_policy,
-        reference=_reference(cfg, vocabulary.size),
         logger=lightning_logger(stage),
         decoding=decoding,
         seed=cfg.seed,
@@ -148,16 +146,6 @@ def _objective_settings(cfg: DictConfig) -> dict[str, Any]:
         return settings
     identity = identify(folder, ModelConfig("folder", str(folder)), cache_root(cfg))
     return settings | {"reference": identity.sha256}
-
-
-def _reference(cfg: DictConfig, vocabulary_size: int) -> LiveTeacher | None:
-    """The draft of a `learnable` objective, as exact as the one that is trained."""
-    folder = reference_folder(cfg)
-    if folder is None:
-        return None
-    half = pick_precision(cfg.trainer) == "bf16-mixed"
-    dtype = torch.bfloat16 if half else torch.float32
-    return LiveTeacher(load_draft(folder, dtype=dtype, device=device(cfg)), vocabulary_size)
 
 
 def _teacher(

@@ -7,11 +7,7 @@ from distill.losses import Head, forward_kl
 from distill.losses.chunked import token_scores
 from distill.losses.dense import DenseTeacher, TokenLoss
 from distill.losses.sparse import keep_top_k
-from distill.schema import OptimizerConfig
-from distill.teacher.live import LiveTeacher
 from distill.teacher.signals import HiddenSignal
-from distill.training import module
-from distill.training.gradients import scale_and_clip
 from distill.training.objective import Objective
 from distill.training.selection import most_behind
 
@@ -68,33 +64,3 @@ def test_scores_of_chunks_are_those_of_the_definition(softcap) -> None:
     assert [len(part) for part in token_scores(hidden[:0], head, source, 3, torch.float32)] == [
         0
     ] * 3
-
-
-def test_a_step_divides_by_the_tokens_that_were_kept(tiny, tmp_path, monkeypatch) -> None:
-    """Half of 3 and of 1 tokens, rounded up: 2 + 1."""
-    scales = []
-
-    def recorded(parameters, scale, max_norm):
-        scales.append(scale)
-        return scale_and_clip(parameters, scale, max_norm)
-
-    class Fixed(tiny.Windows):
-        def _windows(self):
-            yield [tiny.micro_batch(1, [tiny.marks(3)]), tiny.micro_batch(2, [tiny.marks(1)])]
-
-    monkeypatch.setattr(module, "scale_and_clip", recorded)
-    reference = tiny.llama(16, seed=3)
-    before = {name: value.clone() for name, value in reference.state_dict().items()}
-    result, draft, _ = tiny.train(
-        tmp_path,
-        monkeypatch,
-        tokens=4,
-        datamodule=Fixed(),
-        objective=Objective(weighting="learnable", reference="there", keep=0.5),
-        optimizer=OptimizerConfig(lr=1e-2),
-        reference=LiveTeacher(reference, tiny.VOCABULARY),
-    )
-    assert scales == [pytest.approx(1 / 3)]
-    assert result["train_tokens"] == 4
-    assert all(torch.equal(value, before[name]) for name, value in reference.state_dict().items())
-    assert not any("reference" in name for name, _ in draft.named_parameters())
