@@ -133,7 +133,7 @@ class Job:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where models are loaded: what `trainer.accelerator` asks for, each rank on its own GPU."""
+        """Where models are loaded, by `trainer.accelerator`; each rank has a GPU of its own."""
         if self.config.trainer.accelerator == "cpu" or not torch.cuda.is_available():
             return torch.device("cpu")
         return torch.device("cuda", local_rank() % torch.cuda.device_count())

@@ -192,10 +192,10 @@ def _decoding(job: Job, corpus: Corpus, target: "PreTrainedModel") -> Decoding:
     rows = load_corpus(corpus.path)["validation"].to_list()
     begins = [row["prompt_length"] or job.config.data.prompt_tokens for row in rows]
     prompts = [row["input_ids"][:begin] for row, begin in zip(rows, begins, strict=True)]
-    prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_prompts]
-    if len(prompts) < trainer.decode_prompts:
+    prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_num_prompts]
+    if len(prompts) < trainer.decode_num_prompts:
         raise UserError(
-            f"trainer.decode_prompts={trainer.decode_prompts}, but {len(prompts)} validation rows "
+            f"trainer.decode_num_prompts={trainer.decode_num_prompts}, but {len(prompts)} validation rows "
             "have a prompt that leaves room to decode: lower it, or raise data.validation_rows"
         )
     return Decoding(

@@ -179,8 +179,3 @@ class BudgetConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"budget.{name} is {value}; it must be above 0")
-
-    def check_end(self) -> None:
-        """UserError for a budget that never ends."""
-        if self.tokens is None and self.minutes is None:
-            raise UserError("training has no end: set budget.tokens or budget.minutes")

@@ -8,8 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from distill.data.batching import epoch_windows, fill, lay_out
 from distill.data.datamodule import collate
 from distill.data.packing import collate_packed
-from distill.teacher.hidden import check_packing, last_hidden
 from distill.losses.tokens import predicting_positions
+from distill.teacher.hidden import check_packing, last_hidden
 from distill.teacher.signals import rows_and_places
 
 LENGTHS = np.random.default_rng(0).integers(2, 60, 300)

@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import json
 import re
-import shutil
 import weakref
 
 import pytest
@@ -79,24 +78,6 @@ def test_the_target_does_not_outlive_the_training(distill, monkeypatch):
     finally:
         gc.enable()
     assert [target() for target in loaded] == [None]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("signal", ["live", "top_k"])
-def test_a_first_draft_is_the_reference_of_a_second(distill, last_metrics, tmp_path, signal):
-    """The second training is another artifact, found again where the reference is a copy."""
-    distill("pipeline=train", "draft=scratch")
-    trainings = tmp_path / "outputs" / "artifacts" / "train"
-    (first,) = trainings.glob("*/candidates")
-    reference = sorted(first.iterdir())[-1]
-    copy = tmp_path / "copy"
-    for folder in (reference, reference, shutil.copytree(reference, copy)):
-        distill(
-            "pipeline=train", "draft=scratch", "objective.weighting=learnable",
-            f"objective.reference={folder}", "seed=1", f"signal={signal}",
-        )  # fmt: skip
-    assert len(list(trainings.glob("*/manifest.json"))) == 2
-    assert len(last_metrics()) == 4
 
 
 @pytest.mark.slow

@@ -9,15 +9,15 @@ from distill.data.corpus import load_corpus
 from distill.data.datamodule import CorpusDataModule, Rows, unsupervised
 from distill.errors import UserError
 from distill.losses import forward_kl
+from distill.losses.dense import HiddenSignal
 from distill.losses.sparse import TopK, sampled_divergence, top_k_divergence
+from distill.losses.tokens import predicting_positions
 from distill.teacher import cache
 from distill.teacher.cache import cache_signals
 from distill.teacher.cached import CachedTeacher
 from distill.teacher.codecs import Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
 from distill.teacher.shards import plan_layout
-from distill.losses.dense import HiddenSignal
-from distill.losses.tokens import predicting_positions
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from distill.teacher.live import LiveTeacher
 from distill.losses.tokens import predicting_positions
+from distill.teacher.live import LiveTeacher
 
 
 def target() -> LlamaForCausalLM:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from distill.data.datamodule import collate
-from distill.schema import TrainerConfig
 from distill.speculative.decode import decode
 from distill.speculative.sampling import Sampling
 from distill.training import on_policy
+from distill.training.config import TrainerConfig
 from distill.training.on_policy import OnPolicy
 
 EOS = 7

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from distill.errors import UserError
-from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.training import module, run
-from distill.training.callbacks import memory
+from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.training.optim import scale_learning_rates
 
 
@@ -203,7 +202,7 @@ def test_freed_memory_is_returned_once_when_the_optimizer_has_its_state(
 
     monkeypatch.setattr(module, "build_optimizers", kept)
     monkeypatch.setattr(
-        memory, "return_freed_memory", lambda: counts.append(len(built[0].state_dict()["state"]))
+        module, "return_freed_memory", lambda: counts.append(len(built[0].state_dict()["state"]))
     )
     _, draft, windows = tiny.train(tmp_path, monkeypatch)
     assert len(windows.seen) == 8

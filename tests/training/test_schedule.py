@@ -1,8 +1,8 @@
 import pytest
 
 from distill.errors import UserError
-from distill.schema import ScheduleConfig
-from distill.training.schedule import check_schedule, factor
+from distill.training.config import ScheduleConfig
+from distill.training.schedule import factor
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_decaying_everything_from_the_start_divides_by_nothing() -> None:
 )
 def test_impossible_schedules_are_refused(changes: dict) -> None:
     with pytest.raises(UserError, match=r"schedule\."):
-        check_schedule(ScheduleConfig(**changes))
+        ScheduleConfig(**changes)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end training after the step at hand, with everything saved."""
+"""What ends training: a spent budget, and SIGTERM or Ctrl-C with everything saved."""
 
 import signal
 import threading
@@ -13,10 +13,22 @@ from distill.training.module import DistillModule
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+class StopAtBudget(TrainingCallback):
+    """Stops after the window that reaches the budget: the same data ends at the same token."""
+
+    def started(self, trainer: Trainer, module: DistillModule) -> None:
+        """A run killed between its last step and its stage's end has nothing left to train."""
+        trainer.should_stop = module.clock.finished
+
+    def after_window(self, trainer: Trainer, module: DistillModule) -> None:
+        if module.clock.finished:
+            trainer.should_stop = True
+
+
 class StopOnSignal(TrainingCallback):
     """Notes the signal; the module tells the other ranks, and `Resume` saves and stops.
 
-    Takes Lightning's own SIGTERM handler away for the time of training: that one broadcasts from
+    It replaces Lightning's own SIGTERM handler for the time of training: that one broadcasts from
     inside the handler and raises in the middle of a step. A second Ctrl-C ends the process at once;
     a repeated SIGTERM, which launchers send along with the group's, does not.
     """
@@ -35,9 +47,6 @@ class StopOnSignal(TrainingCallback):
         self._former = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
 
     def ended(self, trainer: Trainer, module: DistillModule) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former = {}
