@@ -55,7 +55,7 @@ def closed_form(divergence: Divergence) -> Form | None:
 
     So have a ``partial`` of one with its beta or eta, and a ``Mixture`` of them without labels.
     """
-    match divergence:
+    match cast(object, divergence):
         case Mixture():
             return None if divergence.label_weight else _mixture(divergence)
         case partial():

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -85,7 +84,7 @@ def as_divergence(
         case str():
             return _named(spec, beta, eta)
         case Mapping():
-            return _mixture(cast(Mapping[str, float], spec), beta, eta)
+            return _mixture(spec, beta, eta)
         case _:
             return spec
 

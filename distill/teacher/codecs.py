@@ -51,8 +51,10 @@ class TargetSignal(Protocol):
 class Codec(TargetSignal, Protocol):
     """The target's distributions as columns and back."""
 
-    draws: int
-    """Random draws a token; 0: the same distribution has the same columns."""
+    @property
+    def draws(self) -> int:
+        """Random draws a token; 0: the same distribution has the same columns."""
+        ...
 
     def bytes_per_token(self, head: Head) -> int:
         """On disk; of a codec whose tokens differ in size the most that one takes."""

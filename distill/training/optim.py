@@ -78,8 +78,14 @@ def _adamw(groups: list[dict], config: OptimizerConfig) -> Optimizer:
     devices = {p.device.type for group in groups for p in group["params"]}
     first, second = config.betas
     return torch.optim.AdamW(
-        groups, lr=config.lr, betas=(first, second), fused=devices <= FUSED_DEVICES
+        groups, lr=_given(config.lr, "lr"), betas=(first, second), fused=devices <= FUSED_DEVICES
     )
+
+
+def _given(rate: float | None, name: str) -> float:
+    if rate is None:
+        raise ValueError(f"optimizer.{name} is open: OptimizerConfig.for_start gives it a number")
+    return rate
 
 
 def _groups(optimizers: Iterable[Optimizer]) -> Iterable[dict]:

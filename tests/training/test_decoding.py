@@ -151,7 +151,7 @@ def test_a_stopped_clock_counts_neither_for_the_budget_nor_for_the_rate(monkeypa
     [
         {"decode_every": -0.1},
         {"decode_every": 1.5},
-        {"decode_prompts": 0},
+        {"decode_num_prompts": 0},
         {"decode_num_draft_tokens": 0},
         {"decode_max_new_tokens": 3},
     ],

@@ -108,7 +108,7 @@ class Stop:
 def test_stopped_run_goes_on_bit_for_bit(
     tiny, tmp_path, monkeypatch, caplog, muon, number, error
 ) -> None:
-    optimizer = OptimizerConfig(lr=1e-2, muon=muon)
+    optimizer = OptimizerConfig(lr=1e-2, muon=muon, muon_lr=2.8e-3)
 
     def train(name: str, **changes):
         # Dropout: the random state must go on, too.

@@ -2,9 +2,8 @@
 
 import json
 
-from distill.pipelines.labels import labels
-
 from distill.artifacts import MANIFEST
+from distill.evaluate.labels import labels
 
 
 def training(folder, settings, **inputs):
