@@ -30,8 +30,7 @@ from distill.losses.fused import token_scores
 from distill.losses.head import Head
 from distill.losses.kernels import Scores, TokenLoss, worth_compiling
 from distill.speculative.features import context_limit
-from distill.teacher.head import check_head, head_of
-from distill.teacher.hidden import last_hidden
+from distill.teacher.head import check_head, head_of, last_hidden
 
 log = logging.getLogger(__name__)
 CHUNK = 256

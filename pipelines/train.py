@@ -22,10 +22,10 @@ from distill.pipelines.cache import CachedSignal
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
 from distill.ranks import is_rank_zero
+from distill.teacher import Teacher
 from distill.teacher.cached import CachedTeacher
-from distill.teacher.hidden import check_packing
+from distill.teacher.head import check_packing
 from distill.teacher.live import LiveTeacher
-from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
 from distill.training.callbacks.candidates import CANDIDATES, candidate_folders

@@ -1,6 +1,7 @@
-"""Asking the target once for all: shards of its signal, resumable, in the order of the rows.
+"""Writing the cached signal: the target is asked once, and its shards follow the rows' order.
 
-N tokens of a shard, D the target's width.
+A run that was killed goes on with the shards that are missing. N tokens of a shard, D the target's
+width.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""In which form the target's distribution is kept on disk: one class per form, `signal=` in a job.
+"""Signal codecs: in which form the target's distribution is kept, one class per form (`signal=`).
 
 T tokens, D the target's width, V vocabulary, K kept tokens, N draws, E entries of all T tokens.
 """
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from distill.errors import UserError
+from distill.losses.dense import HiddenSignal
+from distill.losses.fused import Signal
 from distill.losses.head import Head
 from distill.losses.kernels import Divergence
 from distill.losses.sparse import (
@@ -20,7 +22,6 @@ from distill.losses.sparse import (
     draw,
     keep_top_k,
 )
-from distill.teacher.signals import HiddenSignal, TeacherSignal
 
 Columns = dict[str, Tensor]
 """What a shard holds of its tokens. Joining two shards is joining each tensor along its first axis.
@@ -57,7 +58,7 @@ class Codec(TargetSignal, Protocol):
         ...
 
     def bytes_per_token(self, head: Head) -> int:
-        """On disk; of a codec whose tokens differ in size the most that one takes."""
+        """Bytes of a token on disk: the most that one takes, where tokens differ in size."""
         ...
 
     def encode(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
@@ -65,11 +66,11 @@ class Codec(TargetSignal, Protocol):
         ...
 
     def take(self, columns: Columns, index: Tensor) -> Columns:
-        """Of one shard's tokens those at `index` [T], as columns with T rows each."""
+        """The tokens at `index` [T] of one shard's columns, as columns with T rows each."""
         ...
 
-    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
-        """What the loss is given, from taken rows."""
+    def signal(self, rows: Columns, head: Head) -> Signal:
+        """The signal that the loss is given, made from taken rows."""
         ...
 
 
@@ -109,7 +110,7 @@ class Hidden:
     def take(self, columns: Columns, index: Tensor) -> Columns:
         return _rows(columns, index)
 
-    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+    def signal(self, rows: Columns, head: Head) -> Signal:
         return HiddenSignal(rows["hidden"], head)
 
 
@@ -158,7 +159,7 @@ class TopKTail:
     def take(self, columns: Columns, index: Tensor) -> Columns:
         return _rows(columns, index)
 
-    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+    def signal(self, rows: Columns, head: Head) -> Signal:
         return TopK(rows["ids"], rows["log_probs"], rows["log_tail"], self.temperature)
 
     def _kept(self, head: Head) -> int:
@@ -201,7 +202,7 @@ class Samples:
         return join([self._entries(part, head, generator) for part in hidden.split(CHUNK)])
 
     def _entries(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
-        """Columns ids, weights, log_probs [E], token after token, and counts [T] of each's."""
+        """Columns ids, weights, log_probs [E], token after token, and each token's counts [T]."""
         drawn = draw(
             head.logits(hidden),
             self.draws,
@@ -238,7 +239,7 @@ class Samples:
             "log_probs": columns["log_probs"][entry].masked_fill(~kept, -torch.inf),
         }
 
-    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+    def signal(self, rows: Columns, head: Head) -> Signal:
         return Sampled(rows["ids"], rows["weights"], rows["log_probs"], self.temperature)
 
 
@@ -247,11 +248,12 @@ CODECS: dict[str, type[Codec]] = {"hidden": Hidden, "top_k": TopKTail, "sampled"
 
 
 def join(parts: list[Columns]) -> Columns:
+    """One part's tokens after the other's."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _rows(columns: Columns, index: Tensor) -> Columns:
-    """Of columns with one row a token: those of the tokens at `index`."""
+    """The rows of the tokens at `index`, of columns with one row a token."""
     return {name: column[index] for name, column in columns.items()}
 
 

@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from distill.data.datamodule import Batch
+from distill.losses.fused import Signal
 from distill.losses.tokens import predicting_positions
 from distill.process import return_freed_memory
-from distill.teacher.signals import Teacher, TeacherSignal
+from distill.teacher import Teacher
 from distill.training.clock import Clock
 from distill.training.config import OptimizerConfig, ScheduleConfig
 from distill.training.meter import Meter
@@ -107,9 +108,7 @@ class DistillModule(lightning.LightningModule):
         positions = predicting_positions(batch["supervised"])
         return self.held_out_sums(batch, positions, self.teacher.signal(batch, positions))
 
-    def held_out_sums(
-        self, batch: Batch, positions: Tensor, signal: TeacherSignal
-    ) -> dict[str, Tensor]:
+    def held_out_sums(self, batch: Batch, positions: Tensor, signal: Signal) -> dict[str, Tensor]:
         """Sums over supervised tokens: KL(p‖q) whatever the objective, alpha, agreement, tokens."""
         return self.student(batch, positions, signal, Objective())[1]
 

@@ -16,7 +16,7 @@ from distill.data.sources.splits import stable_hash
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter
 from distill.speculative.sampling import Sampling
-from distill.teacher.blocks import eagerly
+from distill.teacher.live import eagerly
 
 WRITERS = ("draft", "pair")
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from distill.models.draft import save_draft
 from distill.models.target import pick_dtype
+from distill.teacher import Teacher
 from distill.teacher.head import check_head
-from distill.teacher.signals import Teacher
 from distill.training.callbacks.candidates import CANDIDATES, Candidates, candidate_folders
 from distill.training.callbacks.decoding import Decoding
 from distill.training.callbacks.progress import BudgetProgress

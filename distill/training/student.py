@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from distill.teacher.head import head_of
-from distill.teacher.hidden import last_hidden
-from distill.teacher.signals import TeacherSignal
+from distill.losses.fused import Signal
+from distill.teacher.head import head_of, last_hidden
 from distill.training.objective import Objective
 
 
@@ -25,7 +24,7 @@ class Student(nn.Module):
         self,
         batch: dict[str, Tensor],
         positions: Tensor,
-        signal: TeacherSignal | None,
+        signal: Signal | None,
         objective: Objective,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss SUM over the T `positions` (flat into `input_ids` [B, S]) and its metric sums.

@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 
 from distill.errors import UserError
 from distill.losses.dense import HiddenSignal
+from distill.losses.fused import Signal
 from distill.losses.tokens import gradient_scale, predicting_positions
 from distill.teacher.codecs import Codec, Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
-from distill.teacher.signals import TeacherSignal
 from distill.training.objective import Objective
 from distill.training.student import Student
 
@@ -113,7 +113,7 @@ class _Encoded:
         self._generator = torch.Generator(self._head.weight.device).manual_seed(seed)
         self._bytes = self._tokens = 0
 
-    def __call__(self, hidden: Tensor) -> TeacherSignal:
+    def __call__(self, hidden: Tensor) -> Signal:
         columns = self._codec.encode(hidden, self._head, self._generator)
         self._bytes += sum(column.nbytes for column in columns.values())
         self._tokens += len(hidden)
@@ -156,7 +156,7 @@ class _Moments:
 
 
 def _gradient(
-    student: Student, objective: Objective, work: Iterable[tuple[Batch, Tensor, TeacherSignal]]
+    student: Student, objective: Objective, work: Iterable[tuple[Batch, Tensor, Signal]]
 ) -> Tensor:
     """The gradient [P] of the loss's mean per supervised token over all batches."""
     student.zero_grad(set_to_none=True)

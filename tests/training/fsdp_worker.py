@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from distill.teacher.signals import predicting_positions
+from distill.losses.tokens import predicting_positions
 from distill.training.config import OptimizerConfig
 from distill.training.objective import Objective
 from distill.training.optim import build_optimizers, scale_and_clip

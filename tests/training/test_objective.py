@@ -77,7 +77,7 @@ class Killed:
     """A teacher that sends SIGTERM to this process at its `calls`-th question."""
 
     def __init__(self, teacher, calls: int):
-        self._teacher, self._calls, self.width = teacher, calls, teacher.width
+        self._teacher, self._calls = teacher, calls
 
     def to(self, device):
         self._teacher.to(device)

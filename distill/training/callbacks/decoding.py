@@ -14,7 +14,7 @@ from distill.speculative.decode import Output, decode
 from distill.speculative.drafters import Drafter, ModelDrafter
 from distill.speculative.prediction import Cost, predicted_speedup
 from distill.speculative.stats import Stats
-from distill.teacher.blocks import eagerly
+from distill.teacher.live import eagerly
 from distill.training.callbacks.base import PeriodicMeasurement
 from distill.training.module import DistillModule
 from distill.training.sharding import whole_draft

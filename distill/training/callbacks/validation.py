@@ -8,8 +8,8 @@ from lightning import Trainer
 from torch import Tensor
 
 from distill.data.datamodule import Batch
+from distill.losses.fused import Signal
 from distill.losses.tokens import predicting_positions
-from distill.teacher.signals import TeacherSignal
 from distill.training.callbacks.base import PeriodicMeasurement
 from distill.training.meter import Meter
 from distill.training.module import DistillModule
@@ -26,7 +26,7 @@ class Validation(PeriodicMeasurement):
 
     def __init__(self, every: float):
         super().__init__(every)
-        self._work: list[tuple[Batch, Tensor, TeacherSignal]] | None = None
+        self._work: list[tuple[Batch, Tensor, Signal]] | None = None
 
     def _measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
         """kl, alpha and agreement, means per token, and the number of tokens."""
@@ -55,7 +55,7 @@ class Validation(PeriodicMeasurement):
 
     def _prepare(
         self, trainer: Trainer, module: DistillModule
-    ) -> Iterator[tuple[Batch, Tensor, TeacherSignal]]:
+    ) -> Iterator[tuple[Batch, Tensor, Signal]]:
         loader = trainer.datamodule.val_dataloader()  # pyright: ignore[reportAttributeAccessIssue]
         for batch in loader:
             batch = module.transfer_batch_to_device(batch, module.device, 0)
