@@ -10,11 +10,11 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from distill.errors import UserError
 from distill.speculative.decode import decode
+
 from distill.speculative.drafters import ModelDrafter
 from distill.training.clock import Clock
-from distill.training.config import BudgetConfig, TrainerConfig
+from distill.training.config import BudgetConfig
 
 
 def weights(draft: torch.nn.Module) -> torch.Tensor:
@@ -144,18 +144,3 @@ def test_a_stopped_clock_counts_neither_for_the_budget_nor_for_the_rate(monkeypa
     with clock.stopped():
         pass
     assert clock.lap() == 5.0
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"decode_every": -0.1},
-        {"decode_every": 1.5},
-        {"decode_num_prompts": 0},
-        {"decode_num_draft_tokens": 0},
-        {"decode_max_new_tokens": 3},
-    ],
-)
-def test_impossible_settings_are_refused(changes: dict) -> None:
-    with pytest.raises(UserError, match=r"trainer\.decode_"):
-        TrainerConfig(**changes)

@@ -1,7 +1,6 @@
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from distill.errors import UserError
 from distill.training.config import OptimizerConfig
 from distill.training.muon import Muon
 from distill.training.optim import (
@@ -47,12 +46,6 @@ def test_each_group_keeps_its_own_full_rate(tiny) -> None:
     scale_learning_rates(optimizers, 0.5)
     scale_learning_rates(optimizers, 0.25)
     assert [o.param_groups[0]["lr"] for o in optimizers] == [0.01 * 0.25, 0.1 * 0.25]
-
-
-@pytest.mark.parametrize("changes", [{"lr": 0.0}, {"weight_decay": -1.0}, {"betas": [0.9, 1.0]}])
-def test_impossible_settings_are_refused(changes: dict) -> None:
-    with pytest.raises(UserError, match=r"optimizer\."):
-        OptimizerConfig(**changes)
 
 
 @pytest.mark.parametrize(("init", "rates"), [("pruned", (2.1e-3, 2.8e-3)), ("svd", (2.1e-3, 1e-2))])
