@@ -124,11 +124,13 @@ def test_correlations_by_hand(rows) -> None:
         replace(line, candidate=name, alpha=Interval(a, a, a), speedup=Interval(s, s, s))
         for name, a, s in (("x", 0.2, 1.0), ("y", 0.3, 1.2), ("z", 0.9, 1.1))
     ]
-    teachers = {
-        "x": HeldOutScores(0.9, 0.25, 0.1), "y": HeldOutScores(0.8, 0.35, 0.3), "z": HeldOutScores(0.7, 0.95, 0.2),
-    }  # fmt: skip
-    assert correlate(table[:2], teachers) is None
-    found = correlate(table, teachers)
+    held_out = {
+        "x": HeldOutScores(0.9, 0.25, 0.1),
+        "y": HeldOutScores(0.8, 0.35, 0.3),
+        "z": HeldOutScores(0.7, 0.95, 0.2),
+    }
+    assert correlate(table[:2], held_out) is None
+    found = correlate(table, held_out)
     assert found is not None
     by = {(one.proxy, one.measured): one for one in found.correlations}
     assert by["kl", "alpha"].spearman == pytest.approx(-1)
