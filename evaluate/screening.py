@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from distill.data.batching import pack
 from distill.errors import UserError
-from distill.evaluate.candidates import Candidate, scores_of_training
-from distill.evaluate.correlation import FEWEST_CANDIDATES, HeldOutScores
+from distill.evaluate.candidates import Candidate, HeldOutScores, scores_of_training
+from distill.evaluate.correlation import FEWEST_CANDIDATES
 from distill.evaluate.statistics import (
     Bootstrap,
     Interval,

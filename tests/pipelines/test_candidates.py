@@ -2,27 +2,8 @@
 
 import json
 import shutil
-from pathlib import Path
 
-import pytest
-
-from distill.errors import UserError
 from distill.evaluate import screening
-from distill.evaluate.candidates import candidate_names
-
-
-def test_checkpoints_of_two_runs_that_are_called_alike_bear_their_runs_names():
-    folders = ["runs/a/candidates/tokens-9", "runs/b/candidates/tokens-9", "runs/b/candidates/last"]
-    assert candidate_names([*map(Path, folders)]) == ["a/tokens-9", "b/tokens-9", "last"]
-    assert candidate_names([Path("here/draft"), Path("there/draft")]) == [
-        "here/draft",
-        "there/draft",
-    ]
-
-
-def test_one_draft_twice_is_refused():
-    with pytest.raises(UserError, match="two drafts are called a/d"):
-        candidate_names([Path("a/d"), Path("a/d")])
 
 
 def test_checkpoints_of_two_trainings_are_measured_side_by_side(distill, tmp_path):
@@ -31,7 +12,7 @@ def test_checkpoints_of_two_trainings_are_measured_side_by_side(distill, tmp_pat
         distill("pipeline=train", f"seed={seed}")
     trainings = tmp_path / "outputs" / "artifacts" / "train"
     distill("pipeline=evaluate", f"evaluate.candidates=[{trainings}]", "evaluate.max_candidates=4")
-    (path,) = (tmp_path / "outputs" / "artifacts" / "judge").glob("*/evaluation.json")
+    (path,) = (tmp_path / "outputs" / "artifacts" / "evaluate").glob("*/evaluation.json")
     names = [one["name"] for one in json.loads(path.read_text())["candidates"]]
     assert len({*names}) == 4
     assert len({name.split("/")[0] for name in names}) == 2

@@ -31,7 +31,7 @@ from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfi
         (TrainerConfig, {"keep": 2, "monitor": "decoding_alpha"}, r"set trainer\.decode_every"),
         (TrainerConfig, {"decode_every": -0.1}, r"trainer\.decode_every"),
         (TrainerConfig, {"decode_every": 1.5}, r"trainer\.decode_every"),
-        (TrainerConfig, {"decode_num_prompts": 0}, r"trainer\.decode_prompts"),
+        (TrainerConfig, {"decode_num_prompts": 0}, r"trainer\.decode_num_prompts"),
         (TrainerConfig, {"decode_num_draft_tokens": 0}, r"trainer\.decode_num_draft_tokens"),
         (TrainerConfig, {"decode_max_new_tokens": 3}, r"trainer\.decode_max_new_tokens"),
         (BudgetConfig, {"tokens": 0}, "tokens is 0; it must be above 0"),
