@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from distill.speculative import Drafter, Sampling, decode
 from distill.speculative.cache import RaggedCache
-from distill.speculative.lengths import DraftLength
+from distill.speculative.decode import decode
+from distill.speculative.drafters import Drafter
+from distill.speculative.round_length import DraftLength
+from distill.speculative.sampling import Sampling
 
 ROUNDINGS = 4
 """A near-tie: both tokens within so many roundings (eps · |largest logit|) of the best one."""

@@ -16,9 +16,11 @@ from distill.evaluate.divergence import GreedyRun, divergences
 from distill.evaluate.enumeration import Rule, emitted_law, target_law
 from distill.evaluate.sampled import Trial, goodness_of_fit
 from distill.evaluate.toy import EOS, cases, tiny_pair
-from distill.speculative import Adaptive, Confident, ModelDrafter, Sampling, decode
-from distill.speculative.lengths import DraftLength
+from distill.speculative.decode import decode
+from distill.speculative.drafters import ModelDrafter
+from distill.speculative.round_length import Confident, DraftLength
 from distill.speculative.rule import speculative_rule
+from distill.speculative.sampling import Sampling
 
 EXACT = 1e-12
 """Largest error of a probability that float64 arithmetic may leave."""
@@ -42,7 +44,6 @@ SETTINGS: dict[str, Sampling] = {
 
 LENGTHS: dict[str, DraftLength] = {
     "rounds ended by confidence": Confident(2, 0.2),
-    "adaptive rounds": Adaptive(2, cost_ratio=0.3),
 }
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 
 from distill.errors import UserError
 from distill.evaluate.records import Measurement, Prompt
-from distill.speculative import Sampling
-from distill.speculative.lengths import DraftLength, draft_length
+from distill.speculative.round_length import DraftLength, draft_length
+from distill.speculative.sampling import Sampling
 
 NO_PART_OF_GREEDY = {"top_k", "top_p", "min_p"}
 

@@ -18,7 +18,8 @@ from distill.evaluate.select import TableRow, champion, tabulate
 from distill.evaluate.speed import Bench, Progress, measure
 from distill.evaluate.statistics import Bootstrap
 from distill.evaluate.verdict import Verdict, judge
-from distill.speculative import Drafter, ModelDrafter, Sampling
+from distill.speculative.drafters import Drafter, ModelDrafter
+from distill.speculative.sampling import Sampling
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from scipy.stats import chi2
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from distill.speculative import Drafter, Sampling, decode
 from distill.speculative.cache import RaggedCache
-from distill.speculative.decode import Rule
-from distill.speculative.lengths import DraftLength
+from distill.speculative.decode import decode
+from distill.speculative.drafters import Drafter
 from distill.speculative.processors import Distribution
-from distill.speculative.rule import speculative_rule
+from distill.speculative.round_length import DraftLength
+from distill.speculative.rule import Rule, speculative_rule
+from distill.speculative.sampling import Sampling
 
 ROWS = 4096
 """Copies of the prompt decoded as one batch, each with random numbers of its own."""

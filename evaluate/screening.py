@@ -27,7 +27,7 @@ from distill.losses.dense import DenseTeacher, TokenLoss
 from distill.losses.divergence import check_temperature, forward_kl
 from distill.losses.head import Head
 from distill.losses.kernels import Scores
-from distill.speculative.features import context_limit
+from distill.speculative.architecture import context_limit
 from distill.teacher.head import check_head, head_of
 from distill.teacher.hidden import last_hidden
 

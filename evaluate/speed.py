@@ -23,7 +23,8 @@ from distill.evaluate.records import (
 from distill.evaluate.shards import once, share
 from distill.evaluate.statistics import merge_rows
 from distill.evaluate.units import Unit, batches, units
-from distill.speculative import Drafter, Output, decode
+from distill.speculative.decode import Output, decode
+from distill.speculative.drafters import Drafter
 
 REPETITIONS = 2
 """Each batch is decoded by all arms in one order and then in the reverse one."""

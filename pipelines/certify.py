@@ -15,8 +15,8 @@ from distill.pipelines import prepare
 from distill.pipelines.inputs import check_at_least, device, machine, plain, target_folder
 from distill.pipelines.pair import Pair, find_pair, held_out
 from distill.pipelines.stage import as_job, run_stage
-from distill.speculative import ModelDrafter
-from distill.speculative.lengths import draft_length
+from distill.speculative.drafters import ModelDrafter
+from distill.speculative.round_length import draft_length
 from distill.tracking.runs import Run
 from distill.versions import versions
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from distill.speculative import Sampling
+    from distill.speculative.sampling import Sampling
 
 ModelKey = tuple[str, str, str | None, bool]
 """Source, id, revision and trust_remote_code."""
@@ -149,7 +149,7 @@ def samplings(cfg: DictConfig) -> "list[Sampling]":
         UserError: there is none, a value is out of range, or two are the same.
     """
     from distill.evaluate.load import describe
-    from distill.speculative import Sampling
+    from distill.speculative.sampling import Sampling
 
     found = [Sampling(**plain(one)) for one in cfg.evaluate.samplings]
     names = [describe(one) for one in found]

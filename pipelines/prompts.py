@@ -25,7 +25,7 @@ from distill.models.target import context_length, eos_token_ids
 from distill.pipelines import prepare
 from distill.pipelines.inputs import plain, samplings, target_config, target_folder
 from distill.schema import DataConfig
-from distill.speculative import decode
+from distill.speculative.decode import decode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

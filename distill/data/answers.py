@@ -16,7 +16,8 @@ from distill.data.progress import Progress
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.schema import GenerateConfig
-from distill.speculative import Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.sampling import Sampling
 
 SHARDS = "shards"
 ANSWERED_SPLITS = ("train", "validation")

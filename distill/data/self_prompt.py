@@ -19,7 +19,8 @@ from distill.data.sources.self_prompted import SelfPromptedSource
 from distill.data.sources.splits import stable_hash
 from distill.data.user_turn import UserTurn
 from distill.errors import UserError
-from distill.speculative import Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.sampling import Sampling
 
 log = logging.getLogger(__name__)
 SHARDS, PROMPTS = "shards", "prompts.jsonl"

@@ -13,7 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.data.sources.splits import stable_hash
-from distill.speculative import ModelDrafter, Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.drafters import ModelDrafter
+from distill.speculative.sampling import Sampling
 from distill.teacher.blocks import eagerly
 
 WRITERS = ("draft", "pair")

@@ -11,7 +11,8 @@ from distill.evaluate.acceptance import Cost
 from distill.evaluate.benchmark import Contest, Line, Rate, benchmark
 from distill.evaluate.generating import generating
 from distill.evaluate.tables import as_text, decoding_table
-from distill.speculative import Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.sampling import Sampling
 
 from .conftest import tiny
 

@@ -24,8 +24,9 @@ from distill.evaluate.exactness import (
     tiny_trial,
 )
 from distill.evaluate.sampled import chi_squared, exact_law
-from distill.speculative import ModelDrafter, Sampling
+from distill.speculative.drafters import ModelDrafter
 from distill.speculative.rule import speculative_rule
+from distill.speculative.sampling import Sampling
 
 
 def model(seed: int, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:

@@ -12,7 +12,8 @@ from distill.evaluate.load import describe
 from distill.evaluate.measure import Bar, Evaluation, Grid, conclude, measure_candidates
 from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
 from distill.evaluate.statistics import Bootstrap
-from distill.speculative import Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.sampling import Sampling
 
 from .conftest import tiny
 

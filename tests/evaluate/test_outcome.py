@@ -14,7 +14,7 @@ from distill.evaluate.select import tabulate
 from distill.evaluate.statistics import Bootstrap, Interval
 from distill.evaluate.tables import as_text
 from distill.evaluate.views import load_view, proxies_view
-from distill.speculative import Sampling
+from distill.speculative.sampling import Sampling
 
 BOOTSTRAP = Bootstrap(100)
 LOADS = [Load(Sampling(temperature=t), 8, (), 1, 40, 0) for t in (1.0, 0.0)]

@@ -8,7 +8,7 @@ from distill.evaluate.acceptance import Cost
 from distill.evaluate.probe import Prospect, advice, probe
 from distill.evaluate.steps import Setting, time_steps, verify_steps
 from distill.evaluate.tables import as_text, prospects_table
-from distill.speculative import Sampling
+from distill.speculative.sampling import Sampling
 
 from .conftest import tiny
 

@@ -9,7 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from distill.models.source import resolve_model
 from distill.schema import ModelConfig
-from distill.speculative import LayerDrafter, ModelDrafter, Sampling, decode
+from distill.speculative.decode import decode
+from distill.speculative.drafters import LayerDrafter, ModelDrafter
+from distill.speculative.sampling import Sampling
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, TopPLogitsWarper
 
 from distill.errors import UserError
-from distill.speculative import Sampling
 from distill.speculative.processors import Distribution, NucleusWarper
+from distill.speculative.sampling import Sampling
 
 V = 30
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from distill.evaluate.proxies import Teacher
 from distill.evaluate.records import Measurement
 from distill.evaluate.report.facts import Command, Curve, Facts, Training
 from distill.evaluate.statistics import Bootstrap
-from distill.speculative import Sampling
+from distill.speculative.sampling import Sampling
 
 DRAFT = "tokens-000005000"
 
