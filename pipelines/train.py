@@ -195,8 +195,9 @@ def _decoding(job: Job, corpus: Corpus, target: "PreTrainedModel") -> Decoding:
     prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_num_prompts]
     if len(prompts) < trainer.decode_num_prompts:
         raise UserError(
-            f"trainer.decode_num_prompts={trainer.decode_num_prompts}, but {len(prompts)} validation rows "
-            "have a prompt that leaves room to decode: lower it, or raise data.validation_rows"
+            f"trainer.decode_num_prompts={trainer.decode_num_prompts}, but {len(prompts)} "
+            "validation rows have a prompt that leaves room to decode: lower it, or raise "
+            "data.validation_rows"
         )
     return Decoding(
         target,
