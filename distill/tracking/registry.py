@@ -44,6 +44,8 @@ def register_champion(
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is no model folder (no config.json): register a draft's folder.")
     name = tracking.registered_model
+    if name is None:
+        raise ValueError("the registered model has no name: TrackingConfig.for_target gives one")
     by_alias = f"models:/{name}@{tracking.alias}"
     if run.silent:
         return Champion(by_alias, by_alias, version=None, is_new=False)
