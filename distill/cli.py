@@ -50,7 +50,7 @@ CALLED = re.compile(r"objective|signal|data\.source(\.parts\.[^.]+\.source)*")
 """The nodes that name a class by `_target_`. Anywhere else the name of a callable is refused."""
 METHODS = {
     "objective": ("check", "__call__"),
-    "signal": ("check", "cached"),
+    "signal": ("check", "check_objective", "cached"),
     "source": ("rows", "check", "fingerprint"),
 }
 """What a class must have to stand at a node; a user's own class may."""

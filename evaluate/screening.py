@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from distill.data.batching import pack
 from distill.errors import UserError
-from distill.evaluate.candidates import Candidate, scores_of_training
-from distill.evaluate.correlation import FEWEST_CANDIDATES, HeldOutScores
+from distill.evaluate.candidates import Candidate, HeldOutScores, scores_of_training
+from distill.evaluate.correlation import FEWEST_CANDIDATES
 from distill.evaluate.statistics import (
     Bootstrap,
     Interval,
@@ -24,15 +24,13 @@ from distill.evaluate.statistics import (
     paired_difference,
     pooled_ratio,
 )
-from distill.losses.chunked import token_scores
-from distill.losses.compiler import worth_compiling
-from distill.losses.dense import DenseTeacher, TokenLoss
+from distill.losses.dense import DenseScorer
 from distill.losses.divergence import check_temperature, forward_kl
+from distill.losses.fused import token_scores
 from distill.losses.head import Head
-from distill.losses.kernels import Scores
-from distill.speculative.features import context_limit
-from distill.teacher.head import check_head, head_of
-from distill.teacher.hidden import last_hidden
+from distill.losses.kernels import Scores, TokenLoss, worth_compiling
+from distill.speculative.architecture import context_limit
+from distill.teacher.head import check_head, head_of, last_hidden
 
 log = logging.getLogger(__name__)
 CHUNK = 256
@@ -194,7 +192,7 @@ def token_agreement(hidden: Tensor, head: Head, target_hidden: Tensor, target_he
     """
     compiled = worth_compiling(hidden.device, target_head.weight.shape[0])
     loss = TokenLoss(forward_kl, 1.0, compiled)
-    source = DenseTeacher(target_hidden, target_head, loss, None, CHUNK)
+    source = DenseScorer(target_hidden, target_head, loss, None, CHUNK)
     return token_scores(hidden, head, source, CHUNK, head.weight.dtype)
 
 

@@ -49,7 +49,7 @@ def run(job: Job, corpus: Corpus) -> CachedSignal:
         return cache_signals(
             LiveTeacher(job.target.load(), vocabulary, compiled=trainer.compile_target),
             load_corpus(corpus.path),
-            job.signal,
+            job.codec,
             folder,
             shard_tokens=job.config.signal["shard_tokens"],
             tokens_per_batch=trainer.tokens_per_batch,

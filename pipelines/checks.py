@@ -17,7 +17,7 @@ from distill.pipelines.measure import folders_at
 from distill.pipelines.prepare import open_user_turn
 from distill.pipelines.report import check_run_folder
 from distill.ranks import is_rank_zero, processes
-from distill.training.run import check_machine
+from distill.training.check import check_training
 
 BEFORE_TRAINING = ("prepare", "generate", "cache", "benchmark")
 """Verbs that end before training: they need no budget."""
@@ -66,9 +66,8 @@ def _check_force(job: Job) -> None:
 
 def _check_training(job: Job) -> None:
     config, data = job.config, job.config.data
-    check_machine(config.trainer)
-    if config.pipeline not in BEFORE_TRAINING:
-        config.budget.check_end()
+    spends = config.pipeline not in BEFORE_TRAINING
+    check_training(config.trainer, config.budget if spends else None)
     job.objective.check(job.signal)
     if not data.on_policy:
         return

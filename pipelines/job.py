@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -24,7 +24,7 @@ from distill.models.vocabulary import shared_vocabulary
 from distill.process import return_freed_memory
 from distill.ranks import local_rank
 from distill.schema import Config, DraftConfig, ModelConfig, TargetConfig, TrackingConfig
-from distill.teacher.codecs import Codec
+from distill.teacher.codecs import Codec, TargetSignal
 from distill.tracking.client import connect
 from distill.tracking.runs import FINGERPRINT, Run, TrackedJob, numbers, start_job
 from distill.training.config import OptimizerConfig
@@ -92,7 +92,7 @@ class Target:
         return context_length(self.folder)
 
     def load(self, dtype: str | None = None) -> "PreTrainedModel":
-        """The model in eval mode, in `dtype` (default: `target.dtype`), each rank on its own GPU."""
+        """The model in eval mode, in `dtype` or `target.dtype`; each rank on its own GPU."""
         return load_target(
             self.folder,
             dtype=pick_dtype(dtype or self.config.dtype, self._device),
@@ -109,7 +109,7 @@ class Job:
         self,
         config: Config,
         source: Source,
-        signal: Codec,
+        signal: TargetSignal,
         objective: Objective,
         invocation: Invocation,
     ):
@@ -133,7 +133,7 @@ class Job:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where models are loaded: what `trainer.accelerator` asks for, each rank on its own GPU."""
+        """Where models are loaded, by `trainer.accelerator`; each rank has a GPU of its own."""
         if self.config.trainer.accelerator == "cpu" or not torch.cuda.is_available():
             return torch.device("cpu")
         return torch.device("cuda", local_rank() % torch.cuda.device_count())
@@ -170,6 +170,12 @@ class Job:
     def tracking(self) -> TrackingConfig:
         """Where runs go, and the name of the registered model, by default the target's."""
         return self.config.tracking.for_target(self.target.name)
+
+    @property
+    def codec(self) -> Codec:
+        """The form in which the signal is kept, of a job that keeps one."""
+        assert self.signal.cached, "a live signal has no codec"
+        return cast(Codec, self.signal)
 
     @cached_property
     def draft_folder(self) -> Path | None:

@@ -15,11 +15,11 @@ import torch
 
 from distill.content import content, plain
 from distill.errors import UserError
-from distill.evaluate.benchmark.probe import Prospect, advice, bills_table, probe
+from distill.evaluate.benchmark.probe import Prospect, advice, probe
 from distill.evaluate.benchmark.step_times import Setting
-from distill.evaluate.report.tables import as_text, prospects_table
+from distill.evaluate.report.tables import as_text, bills_table, prospects_table
 from distill.files import write_json, write_text
-from distill.losses.chunked import chunk_tokens
+from distill.losses.fused import chunk_tokens
 from distill.models.draft import initialise_draft
 from distill.models.memory import plan_memory
 from distill.models.plan import DraftPlan, plan_draft, plan_from_folder

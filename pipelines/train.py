@@ -21,10 +21,10 @@ from distill.models.svd import HeadStatistics, measure_statistics
 from distill.pipelines.cache import CachedSignal
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
+from distill.teacher import Teacher
 from distill.teacher.cached import CachedTeacher
-from distill.teacher.hidden import check_packing
+from distill.teacher.head import check_packing
 from distill.teacher.live import LiveTeacher
-from distill.teacher.signals import Teacher
 from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
 from distill.training.callbacks.candidates import CANDIDATES, candidate_folders
@@ -172,7 +172,7 @@ def _teacher(
     if job.config.data.packing:
         check_packing(draft)
     if signal is not None:
-        return CachedTeacher(signal.path, job.signal)
+        return CachedTeacher(signal.path, job.codec)
     assert target is not None
     if job.config.data.packing:
         check_packing(target)
@@ -189,11 +189,12 @@ def _decoding(job: Job, corpus: Corpus, target: "PreTrainedModel") -> Decoding:
     rows = load_corpus(corpus.path)["validation"].to_list()
     begins = [row["prompt_length"] or job.config.data.prompt_tokens for row in rows]
     prompts = [row["input_ids"][:begin] for row, begin in zip(rows, begins, strict=True)]
-    prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_prompts]
-    if len(prompts) < trainer.decode_prompts:
+    prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_num_prompts]
+    if len(prompts) < trainer.decode_num_prompts:
         raise UserError(
-            f"trainer.decode_prompts={trainer.decode_prompts}, but {len(prompts)} validation rows "
-            "have a prompt that leaves room to decode: lower it, or raise data.validation_rows"
+            f"trainer.decode_num_prompts={trainer.decode_num_prompts}, but {len(prompts)} "
+            "validation rows have a prompt that leaves room to decode: lower it, or raise "
+            "data.validation_rows"
         )
     return Decoding(
         target,

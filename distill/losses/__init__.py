@@ -1,22 +1,34 @@
-"""Losses: per-token divergences and their fused and sparse forms."""
+"""Losses: per-token divergences, and their fused form against any signal of the teacher."""
 
-from distill.losses.acceptance import acceptance, alpha, lk, total_variation
-from distill.losses.divergence import cross_entropy, forward_kl, jsd, reverse_kl
-from distill.losses.fused import fused_linear_loss
-from distill.losses.fused_sparse import fused_sparse_loss
+from distill.losses.dense import HiddenSignal
+from distill.losses.divergence import (
+    acceptance,
+    alpha,
+    cross_entropy,
+    forward_kl,
+    jsd,
+    lk,
+    reverse_kl,
+    total_variation,
+)
+from distill.losses.fused import Signal, fused_loss
 from distill.losses.head import Head
 from distill.losses.mixture import Mixture, as_divergence
+from distill.losses.sparse import Sampled, TopK
 
 __all__ = [
     "Head",
+    "HiddenSignal",
     "Mixture",
+    "Sampled",
+    "Signal",
+    "TopK",
     "acceptance",
     "alpha",
     "as_divergence",
     "cross_entropy",
     "forward_kl",
-    "fused_linear_loss",
-    "fused_sparse_loss",
+    "fused_loss",
     "jsd",
     "lk",
     "reverse_kl",

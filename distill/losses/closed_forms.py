@@ -15,8 +15,17 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from distill.losses.acceptance import acceptance, check_eta, lk, total_variation
-from distill.losses.divergence import check_beta, expectation, forward_kl, jsd, reverse_kl
+from distill.losses.divergence import (
+    acceptance,
+    check_beta,
+    check_eta,
+    expectation,
+    forward_kl,
+    jsd,
+    lk,
+    reverse_kl,
+    total_variation,
+)
 from distill.losses.kernels import Divergence, Kernel, Scores, autograd_kernel, wide
 from distill.losses.mixture import Mixture
 
@@ -46,12 +55,16 @@ def closed_form(divergence: Divergence) -> Form | None:
 
     So have a ``partial`` of one with its beta or eta, and a ``Mixture`` of them without labels.
     """
-    if isinstance(divergence, Mixture):
-        return None if divergence.label_weight else _mixture(divergence)
-    given = divergence.keywords if isinstance(divergence, partial) else {}
-    options = {name: value for name, value in given.items() if name in ("beta", "eta")}
-    make = _FORMS.get(divergence.func if isinstance(divergence, partial) else divergence)
-    return None if make is None or options != given else make(**options)
+    match cast(object, divergence):
+        case Mixture():
+            return None if divergence.label_weight else _mixture(divergence)
+        case partial():
+            make, given = _FORMS.get(divergence.func), divergence.keywords
+            known = make is not None and given.keys() <= {"beta", "eta"}
+            return make(**given) if make is not None and known else None
+        case _:
+            make = _FORMS.get(divergence)
+            return make() if make is not None else None
 
 
 def closed_kernel(

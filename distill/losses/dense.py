@@ -1,33 +1,51 @@
-"""The live teacher of the fused loss: hidden states and a head, turned into logits chunk by chunk.
+"""The teacher's exact signal: hidden states and a head, turned into logits chunk by chunk.
 
 Shapes: T tokens, V vocabulary, D teacher width.
 """
 
 import functools
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from distill.losses.chunked import BLOCK_ROWS, empty_logits, padded_rows
 from distill.losses.closed_forms import closed_form, closed_kernel
-from distill.losses.compiler import compile_over_rows
-from distill.losses.divergence import forward_kl
-from distill.losses.eager import ForwardKLKernel
+from distill.losses.fused import BLOCK_ROWS, check_hidden, empty_logits, padded_rows
 from distill.losses.head import Head
-from distill.losses.kernels import Divergence, Kernel, Scores, autograd_kernel
+from distill.losses.kernels import (
+    Divergence,
+    Kernel,
+    Scores,
+    TokenLoss,
+    autograd_kernel,
+    compile_over_rows,
+)
 
 
-class TokenLoss(NamedTuple):
-    """What is computed per token, and whether torch.compile makes it."""
+@dataclass(frozen=True)
+class HiddenSignal:
+    """The exact distribution, not multiplied out: normed hidden states [T, D], a head of V rows."""
 
-    divergence: Divergence
-    temperature: float
-    compiled: bool
+    hidden: Tensor
+    head: Head
+
+    @property
+    def shape(self) -> tuple[int, int | None]:
+        return len(self.hidden), self.head.weight.shape[0]
+
+    def check(self, divergence: Divergence) -> None:
+        """Every divergence can be made of the whole distribution."""
+        check_hidden("teacher", self.hidden, self.head)
+
+    def scorer(
+        self, loss: TokenLoss, chunk_size: int, vocabulary_size: int, labels: Tensor | None
+    ) -> "DenseScorer":
+        head = self.head.sliced(vocabulary_size)
+        return DenseScorer(self.hidden, head, loss, labels, chunk_size)
 
 
-class DenseTeacher:
-    """Scores student logits against ``head(hidden)``, hidden [T, D]; see ``ChunkTeacher``."""
+class DenseScorer:
+    """Scores student logits against ``head(hidden)``, hidden [T, D]; see ``fused.Scorer``."""
 
     def __init__(
         self, hidden: Tensor, head: Head, loss: TokenLoss, labels: Tensor | None, chunk_size: int
@@ -39,7 +57,9 @@ class DenseTeacher:
         rows = padded_rows(min(chunk_size, max(len(hidden), 1)))
         self._labels = None if labels is None else torch.nn.functional.pad(labels, (0, rows))
         self._logits = empty_logits(hidden, rows, min(chunk_size, len(hidden)), head)
-        self._kernel = _kernel(loss, self._block, self._logits)
+        self._kernel = (
+            _compiled_kernel(loss.divergence) if loss.compiled else autograd_kernel(loss.divergence)
+        )
 
     def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:
         self._head.logits_into(self._logits[:count], self._hidden[first : first + count])
@@ -51,14 +71,6 @@ class DenseTeacher:
             scores.append(self._kernel(student, teacher, self._temperature, labels))
         values, overlap, agree = (torch.cat(parts)[:count] for parts in zip(*scores, strict=True))
         return Scores(values, overlap, agree)
-
-
-def _kernel(loss: TokenLoss, rows: int, logits: Tensor) -> Kernel:
-    if loss.compiled:
-        return _compiled_kernel(loss.divergence)
-    if loss.divergence is forward_kl and logits.device.type == "cpu":
-        return ForwardKLKernel(rows, logits.shape[1], logits.dtype)
-    return autograd_kernel(loss.divergence)
 
 
 @functools.cache

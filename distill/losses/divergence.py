@@ -4,9 +4,12 @@ Shapes: T supervised tokens, V vocabulary. ``student_logits`` and ``teacher_logi
 results are [T], in nats. p is the teacher (target), q the student (draft), both
 softmax(logits / temperature).
 
-Every function returns the plain divergence of the two tempered distributions. Its gradient
-shrinks as 1/temperature²; ``t_squared=True`` multiplies by temperature² (Hinton et al. 2015,
-"Distilling the Knowledge in a Neural Network", section 2.1) so that the step does not.
+Every function returns the plain divergence of the two tempered distributions.
+
+A drafted token is kept with probability alpha = Σ_x min(p, q) = 1 − TV(p, q) (Leviathan et al.
+2023, "Fast Inference from Transformers via Speculative Decoding", section 3.2).
+``total_variation``, ``acceptance`` and ``lk`` are made of it; they are non-linear in p, so they
+need the teacher's whole distribution and not samples of it.
 
 A token of logit −inf has probability zero and adds nothing where the weighting side is zero; where
 the true divergence is infinite the result is +inf. Half precision is read, the maths runs in fp32
@@ -55,13 +58,7 @@ def expectation(probability: Tensor, log_ratio: Tensor) -> Tensor:
     return (probability * torch.where(present, log_ratio, 0.0)).sum(-1)
 
 
-def forward_kl(
-    student_logits: Tensor,
-    teacher_logits: Tensor,
-    temperature: float = 1.0,
-    *,
-    t_squared: bool = False,
-) -> Tensor:
+def forward_kl(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
     """KL(p‖q) = Σ p log(p/q), teacher first: covers all the teacher's mass. [T, V] ×2 → [T].
 
     Bounds acceptance from below (Pinsker): alpha ≥ 1 − sqrt(KL/2). Gradient by the student's
@@ -70,16 +67,10 @@ def forward_kl(
     check_same_vocabulary(student_logits, teacher_logits)
     log_p = log_probabilities(teacher_logits, temperature)
     log_q = log_probabilities(student_logits, temperature)
-    return expectation(log_p.exp(), log_p - log_q) * _scale(temperature, t_squared)
+    return expectation(log_p.exp(), log_p - log_q)
 
 
-def reverse_kl(
-    student_logits: Tensor,
-    teacher_logits: Tensor,
-    temperature: float = 1.0,
-    *,
-    t_squared: bool = False,
-) -> Tensor:
+def reverse_kl(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
     """KL(q‖p) = Σ q log(q/p), student first: seeks the teacher's modes. [T, V] ×2 → [T].
 
     Infinite, with no gradient to follow, where the student has mass on a token of teacher logit
@@ -88,7 +79,7 @@ def reverse_kl(
     check_same_vocabulary(student_logits, teacher_logits)
     log_p = log_probabilities(teacher_logits, temperature)
     log_q = log_probabilities(student_logits, temperature)
-    return expectation(log_q.exp(), log_q - log_p) * _scale(temperature, t_squared)
+    return expectation(log_q.exp(), log_q - log_p)
 
 
 def jsd(
@@ -97,7 +88,6 @@ def jsd(
     temperature: float = 1.0,
     *,
     beta: float = 0.5,
-    t_squared: bool = False,
 ) -> Tensor:
     """β·KL(p‖m) + (1 − β)·KL(q‖m), m = βp + (1 − β)q, 0 < β < 1. [T, V] ×2 → [T].
 
@@ -114,8 +104,7 @@ def jsd(
     nowhere = torch.isneginf(log_p) & torch.isneginf(log_q)
     log_p, log_q = log_p.masked_fill(nowhere, 0.0), log_q.masked_fill(nowhere, 0.0)
     log_m = torch.logaddexp(log_p + math.log(beta), log_q + math.log1p(-beta))
-    divergence = beta * expectation(p, log_p - log_m) + (1 - beta) * expectation(q, log_q - log_m)
-    return divergence * _scale(temperature, t_squared)
+    return beta * expectation(p, log_p - log_m) + (1 - beta) * expectation(q, log_q - log_m)
 
 
 def cross_entropy(student_logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> Tensor:
@@ -124,5 +113,56 @@ def cross_entropy(student_logits: Tensor, token_ids: Tensor, temperature: float 
     return -log_q.gather(-1, token_ids.long().unsqueeze(-1)).squeeze(-1)
 
 
-def _scale(temperature: float, t_squared: bool) -> float:
-    return temperature**2 if t_squared else 1.0
+def alpha(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Σ_x min(p, q) in [0, 1]: the chance that the target keeps a token drafted here."""
+    return log_alpha(student_logits, teacher_logits, temperature).exp()
+
+
+def log_alpha(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """The log of alpha, made in log space so that it stays finite where alpha underflows fp32."""
+    check_same_vocabulary(student_logits, teacher_logits)
+    log_p = log_probabilities(teacher_logits, temperature)
+    log_q = log_probabilities(student_logits, temperature)
+    return torch.logsumexp(torch.minimum(log_p, log_q), dim=-1).clamp_max(0.0)
+
+
+def total_variation(
+    student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """½ Σ|p − q| = 1 − alpha: the chance of a rejection.
+
+    Its gradient dies where p and q do not overlap: ``lk`` and ``acceptance`` mend that.
+    """
+    check_same_vocabulary(student_logits, teacher_logits)
+    p = log_probabilities(teacher_logits, temperature).exp()
+    q = log_probabilities(student_logits, temperature).exp()
+    return 0.5 * (p - q).abs().sum(-1)
+
+
+def acceptance(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """−log Σ_x min(p, q): total variation's gradient over alpha, so it also moves a poor draft.
+
+    Samarin et al. 2026, "LK Losses: Direct Acceptance Rate Optimization for Speculative Decoding"
+    (arXiv 2602.23881), the likelihood loss.
+    """
+    return -log_alpha(student_logits, teacher_logits, temperature)
+
+
+def lk(
+    student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0, *, eta: float = 3.0
+) -> Tensor:
+    """λ·KL(p‖q) + (1 − λ)·TV(p, q), λ = exp(−eta·alpha) per token, without gradient through λ.
+
+    KL while the pair disagrees, acceptance itself once it agrees. Samarin et al. 2026 (arXiv
+    2602.23881), the hybrid loss, with the eta that did best there.
+    """
+    check_eta(eta)
+    tv = total_variation(student_logits, teacher_logits, temperature)
+    kl_weight = torch.exp(-eta * (1.0 - tv.detach()))
+    kl = forward_kl(student_logits, teacher_logits, temperature)
+    return kl_weight * kl + (1.0 - kl_weight) * tv
+
+
+def check_eta(eta: float) -> None:
+    if not 0.0 <= eta < math.inf:
+        raise UserError(f"lk eta is {eta}; use 0 (KL alone) or more")

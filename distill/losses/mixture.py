@@ -7,14 +7,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from distill.errors import UserError
-from distill.losses.acceptance import acceptance, check_eta, lk, total_variation
-from distill.losses.divergence import check_beta, cross_entropy, forward_kl, jsd, reverse_kl
+from distill.losses.divergence import (
+    acceptance,
+    check_beta,
+    check_eta,
+    cross_entropy,
+    forward_kl,
+    jsd,
+    lk,
+    reverse_kl,
+    total_variation,
+)
 from distill.losses.kernels import Divergence
 
 BY_NAME: dict[str, Divergence] = {
@@ -56,7 +64,7 @@ class Mixture:
 
 def takes_labels(divergence: Divergence) -> bool:
     """Whether its fourth argument are the next tokens' ids."""
-    return isinstance(divergence, Mixture) and bool(divergence.label_weight)
+    return bool(getattr(divergence, "label_weight", 0.0))
 
 
 def check_labels(divergence: Divergence, labels: Tensor | None) -> None:
@@ -72,22 +80,27 @@ def as_divergence(
     ``beta`` is jsd's, ``eta`` lk's, where they are meant by name. ``cross_entropy`` may stand in
     the mapping beside others; what weighs 0 is left out.
     """
-    if isinstance(spec, str):
-        return _named(spec, beta, eta)
-    if isinstance(spec, Mapping):
-        mapping = cast(Mapping[str, float], spec)
-        weights = dict(mapping)
-        label_weight = weights.pop("cross_entropy", 0.0)
-        if not all(0 <= weight < math.inf for weight in (*weights.values(), label_weight)):
-            raise UserError(f"mixture {dict(mapping)}: give finite weights, 0 or more")
-        named = [(_named(name, beta, eta), weight) for name, weight in weights.items()]
-        terms = tuple((divergence, weight) for divergence, weight in named if weight)
-        if not terms:
-            raise UserError(f"mixture {dict(mapping)} needs a divergence of a weight above 0")
-        # A mixture of one is that one: its closed form, where it has one, stays in use.
-        alone = len(terms) == 1 and terms[0][1] == 1.0 and not label_weight
-        return terms[0][0] if alone else Mixture(terms, label_weight)
-    return spec
+    match spec:
+        case str():
+            return _named(spec, beta, eta)
+        case Mapping():
+            return _mixture(spec, beta, eta)
+        case _:
+            return spec
+
+
+def _mixture(spec: Mapping[str, float], beta: float, eta: float) -> Divergence:
+    weights = dict(spec)
+    label_weight = weights.pop("cross_entropy", 0.0)
+    if not all(0 <= weight < math.inf for weight in (*weights.values(), label_weight)):
+        raise UserError(f"mixture {dict(spec)}: give finite weights, 0 or more")
+    named = [(_named(name, beta, eta), weight) for name, weight in weights.items()]
+    terms = tuple((divergence, weight) for divergence, weight in named if weight)
+    if not terms:
+        raise UserError(f"mixture {dict(spec)} needs a divergence of a weight above 0")
+    # A mixture of one is that one: its closed form, where it has one, stays in use.
+    alone = len(terms) == 1 and terms[0][1] == 1.0 and not label_weight
+    return terms[0][0] if alone else Mixture(terms, label_weight)
 
 
 @cache

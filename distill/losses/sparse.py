@@ -4,15 +4,17 @@ Shapes: T supervised tokens, V vocabulary, K kept tokens, N draws. p teacher, q 
 temperature at which the signal was taken: to change it later would need the whole row.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from distill.errors import UserError
-from distill.losses.divergence import expectation, forward_kl, log_probabilities
-from distill.losses.kernels import Divergence
+from distill.losses.divergence import alpha, expectation, forward_kl, log_probabilities
+from distill.losses.fused import BLOCK_ROWS
+from distill.losses.kernels import Divergence, Scores, TokenLoss
 from distill.losses.mixture import takes_labels
 
 
@@ -27,6 +29,31 @@ class TopK:
 
     def rows(self, index: Tensor | slice) -> "TopK":
         return TopK(self.ids[index], self.log_probs[index], self.log_tail[index], self.temperature)
+
+    @property
+    def shape(self) -> tuple[int, int | None]:
+        return len(self.ids), None
+
+    def check(self, divergence: Divergence) -> None:
+        """Any divergence of the kept tokens and a bucket for the rest, but no hard label."""
+        check_unlabelled(divergence)
+
+    def scorer(
+        self, loss: TokenLoss, chunk_size: int, vocabulary_size: int, labels: Tensor | None
+    ) -> "SparseScorer":
+        return SparseScorer(self, loss.divergence)
+
+    def values(self, student_logits: Tensor, divergence: Divergence) -> Tensor:
+        """[T, V] → [T]."""
+        return top_k_divergence(student_logits, self, divergence)
+
+    def alpha(self, student_logits: Tensor) -> Tensor:
+        """An upper bound of Σ min(p, q): the tail is one bucket. [T, V] → [T]."""
+        return alpha(*buckets(student_logits, self))
+
+    def likeliest(self) -> Tensor:
+        """The teacher's likeliest id, [T]."""
+        return _at_largest(self.ids, self.log_probs)
 
 
 @dataclass(frozen=True)
@@ -46,6 +73,32 @@ class Sampled:
         return Sampled(
             self.ids[index], self.weights[index], self.log_probs[index], self.temperature
         )
+
+    @property
+    def shape(self) -> tuple[int, int | None]:
+        return len(self.ids), None
+
+    def check(self, divergence: Divergence) -> None:
+        """Forward KL alone: over samples any other divergence is biased."""
+        check_sampled(divergence)
+        check_unlabelled(divergence)
+
+    def scorer(
+        self, loss: TokenLoss, chunk_size: int, vocabulary_size: int, labels: Tensor | None
+    ) -> "SparseScorer":
+        return SparseScorer(self, loss.divergence)
+
+    def values(self, student_logits: Tensor, divergence: Divergence) -> Tensor:
+        """Unbiased. [T, V] → [T]."""
+        return sampled_divergence(student_logits, self, divergence)
+
+    def alpha(self, student_logits: Tensor) -> Tensor:
+        """An unbiased estimate of Σ min(p, q): [T, V] → [T]."""
+        return sampled_alpha(student_logits, self)
+
+    def likeliest(self) -> Tensor:
+        """The likeliest id that was drawn, [T]."""
+        return _at_largest(self.ids, self.log_probs.masked_fill(self.weights == 0, -torch.inf))
 
 
 def keep_top_k(teacher_logits: Tensor, k: int, temperature: float = 1.0) -> TopK:
@@ -129,14 +182,12 @@ def sampled_divergence(
     """
     check_sampled(divergence)
     log_q = log_probabilities(student_logits, signal.temperature).gather(-1, signal.ids.long())
-    estimate = expectation(signal.weights.to(log_q.dtype), signal.log_probs.to(log_q.dtype) - log_q)
-    t_squared = isinstance(divergence, partial) and divergence.keywords.get("t_squared", False)
-    return estimate * signal.temperature**2 if t_squared else estimate
+    return expectation(signal.weights.to(log_q.dtype), signal.log_probs.to(log_q.dtype) - log_q)
 
 
 def check_sampled(divergence: Divergence) -> None:
     """Refuse a sampled teacher for all but forward KL, whose gradient alone is linear in p."""
-    function = divergence.func if isinstance(divergence, partial) else divergence
+    function = getattr(divergence, "func", divergence)  # of a partial, what it is of
     if function is not forward_kl:
         name = getattr(function, "__name__", "a mixture")
         raise UserError(
@@ -159,3 +210,41 @@ def sampled_alpha(student_logits: Tensor, signal: Sampled) -> Tensor:
     log_q = log_probabilities(student_logits, signal.temperature).gather(-1, signal.ids.long())
     kept = (log_q - signal.log_probs.to(log_q.dtype)).clamp_max(0.0).exp()
     return expectation(signal.weights.to(log_q.dtype), kept)
+
+
+class SparseScorer:
+    """Scores student logits against a sparse signal; see ``fused.Scorer``."""
+
+    def __init__(self, signal: TopK | Sampled, divergence: Divergence):
+        self._signal = signal
+        self._divergence = divergence
+
+    def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:
+        scores: list[Scores] = []
+        block = BLOCK_ROWS if student_logits.device.type == "cpu" else count
+        for row in range(0, count, block):
+            end = min(row + block, count)
+            signal = self._signal.rows(slice(first + row, first + end))
+            scores.append(_score_block_(student_logits[row:end], signal, self._divergence))
+        values, overlap, agree = (torch.cat(parts) for parts in zip(*scores, strict=True))
+        return Scores(values, overlap, agree)
+
+
+def _score_block_(student: Tensor, signal: TopK | Sampled, divergence: Divergence) -> Scores:
+    """Scores of a few rows of logits [R, V], which the gradient then overwrites."""
+
+    def summed(x: Tensor) -> tuple[Tensor, Tensor]:
+        values = signal.values(x, divergence)
+        return values.sum(), values
+
+    grad = cast(Callable[..., Any], torch.func.grad)  # untyped upstream
+    gradient, values = grad(summed, has_aux=True)(student)
+    at_likeliest = student.gather(-1, signal.likeliest()[:, None]).squeeze(-1)
+    agree = (at_likeliest == student.amax(-1)).float()
+    scores = Scores(values, signal.alpha(student), agree)
+    student.copy_(gradient)
+    return scores
+
+
+def _at_largest(ids: Tensor, log_probs: Tensor) -> Tensor:
+    return ids.long().gather(-1, log_probs.argmax(-1, keepdim=True)).squeeze(-1)

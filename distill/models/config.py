@@ -79,8 +79,7 @@ class DraftConfig:
             )
         if not 0 < self.parameter_ratio < 1:
             raise UserError(
-                f"draft.parameter_ratio is {self.parameter_ratio}: use a share of the target's "
-                "parameters, above 0 and below 1"
+                f"draft.parameter_ratio is {self.parameter_ratio}: use a share such as 0.1."
             )
         for name in SIZES:
             value = getattr(self, name)

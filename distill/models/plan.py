@@ -142,11 +142,8 @@ def _text_config(folder: Path) -> "PretrainedConfig":
 
 def _check_request(target: "PretrainedConfig", draft: DraftConfig) -> None:
     for name in SIZES:
-        if (
-            getattr(draft, name) is not None
-            and name != "intermediate_size"
-            and not hasattr(target, name)
-        ):
+        asked = getattr(draft, name) is not None
+        if asked and name != "intermediate_size" and not hasattr(target, name):
             raise UserError(f"{target.model_type} has no {name}: leave draft.{name} null.")
     if draft.init == "pruned":
         check_family(target)

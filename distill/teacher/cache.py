@@ -1,6 +1,7 @@
-"""Asking the target once for all: shards of its signal, resumable, in the order of the rows.
+"""Writing the cached signal: the target is asked once, and its shards follow the rows' order.
 
-N tokens of a shard, D the target's width.
+A run that was killed goes on with the shards that are missing. N tokens of a shard, D the target's
+width.
 """
 
 import logging
@@ -17,6 +18,7 @@ from distill.data.batching import pack
 from distill.data.datamodule import Rows
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
+from distill.losses.tokens import predicting_positions
 from distill.progress import Progress
 from distill.teacher.cached import LEARNT_SPLITS
 from distill.teacher.codecs import Codec, Hidden
@@ -29,7 +31,6 @@ from distill.teacher.shards import (
     shard_path,
     write_shard,
 )
-from distill.teacher.signals import predicting_positions
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""The teacher that was asked before: its answers lie on disk, the target itself is not loaded."""
+"""The teacher that was asked before: its answers lie on disk, the target itself is not loaded.
+
+T supervised tokens of the micro-batch.
+"""
 
 from pathlib import Path
 
@@ -6,9 +9,9 @@ import torch
 from torch import Tensor
 
 from distill.data.corpus import SPLITS
+from distill.losses.fused import Signal
 from distill.teacher.codecs import Codec, Hidden
 from distill.teacher.shards import Store, load_head
-from distill.teacher.signals import TeacherSignal, rows_and_places
 
 LEARNT_SPLITS = ("train", "validation")
 
@@ -25,15 +28,11 @@ class CachedTeacher:
         self._codecs = {"train": codec, "validation": Hidden()}
         self._stores = {split: Store(folder, split, self._codecs[split]) for split in LEARNT_SPLITS}
 
-    @property
-    def width(self) -> int:
-        return self._head.weight.shape[1]
-
     def to(self, device: torch.device) -> None:
         self._head = self._head.on(device)
 
-    def signal(self, batch: dict[str, Tensor], positions: Tensor) -> TeacherSignal:
-        """Of a batch with `split`, and what `rows_and_places` reads."""
+    def signal(self, batch: dict[str, Tensor], positions: Tensor) -> Signal:
+        """The batch names its `split`, and its rows as `rows_and_places` reads them."""
         split = SPLITS[int(batch["split"])]
         rows, places = (x.cpu() for x in rows_and_places(batch, positions))
         with torch.autocast("cpu", enabled=False):  # which would cast what it joins
@@ -42,3 +41,12 @@ class CachedTeacher:
         return self._codecs[split].signal(
             {name: column.to(device) for name, column in columns.items()}, self._head
         )
+
+
+def rows_and_places(batch: dict[str, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
+    """The corpus row that each flat position [T] lies in, and its place in that row: [T] each."""
+    if "rows" in batch:  # several rows in one sequence
+        places = batch["position_ids"].flatten()[positions]
+        return batch["rows"].flatten()[positions], places
+    width = batch["input_ids"].shape[1]
+    return batch["row_index"][positions // width], positions % width

@@ -1,18 +1,27 @@
-"""In which form the target's distribution is kept on disk: one class per form, `signal=` in a job.
+"""Signal codecs: in which form the target's distribution is kept, one class per form (`signal=`).
 
 T tokens, D the target's width, V vocabulary, K kept tokens, N draws, E entries of all T tokens.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from distill.errors import UserError
+from distill.losses.dense import HiddenSignal
+from distill.losses.fused import Signal
 from distill.losses.head import Head
-from distill.losses.sparse import Sampled, TopK, draw, keep_top_k
-from distill.teacher.signals import HiddenSignal, TeacherSignal
+from distill.losses.kernels import Divergence
+from distill.losses.sparse import (
+    Sampled,
+    TopK,
+    check_sampled,
+    check_unlabelled,
+    draw,
+    keep_top_k,
+)
 
 Columns = dict[str, Tensor]
 """What a shard holds of its tokens. Joining two shards is joining each tensor along its first axis.
@@ -23,15 +32,33 @@ FLOAT_BYTES = {"float16": 2, "float32": 4}
 ID_BYTES = 4
 
 
-class Codec(Protocol):
-    """The target's distributions as columns and back."""
+class TargetSignal(Protocol):
+    """What the group `signal` names: in which form the draft is told the target's distribution.
+
+    cached: whether it is kept on disk; else the target runs beside the draft.
+    """
+
+    cached: ClassVar[bool]
 
     def check(self) -> None:
         """Raise UserError for arguments that cannot work."""
         ...
 
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """Raise UserError for a loss that cannot be made of this form of the distribution."""
+        ...
+
+
+class Codec(TargetSignal, Protocol):
+    """The target's distributions as columns and back."""
+
+    @property
+    def draws(self) -> int:
+        """Random draws a token; 0: the same distribution has the same columns."""
+        ...
+
     def bytes_per_token(self, head: Head) -> int:
-        """On disk; of a codec whose tokens differ in size the most that one takes."""
+        """Bytes of a token on disk: the most that one takes, where tokens differ in size."""
         ...
 
     def encode(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
@@ -39,11 +66,11 @@ class Codec(Protocol):
         ...
 
     def take(self, columns: Columns, index: Tensor) -> Columns:
-        """Of one shard's tokens those at `index` [T], as columns with T rows each."""
+        """The tokens at `index` [T] of one shard's columns, as columns with T rows each."""
         ...
 
-    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
-        """What the loss is given, from taken rows."""
+    def signal(self, rows: Columns, head: Head) -> Signal:
+        """The signal that the loss is given, made from taken rows."""
         ...
 
 
@@ -51,15 +78,28 @@ class Codec(Protocol):
 class Live:
     """No codec: the target runs beside the draft."""
 
+    cached: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """Every loss can be made of the whole distribution."""
+
 
 @dataclass(frozen=True)
 class Hidden:
     """The head's input in the target's dtype: exact. The head is applied again while training."""
 
     shard_tokens: int = 32768
+    cached: ClassVar[bool] = True
+    draws: ClassVar[int] = 0
 
     def check(self) -> None:
         _at_least_one("shard_tokens", self.shard_tokens)
+
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """Every loss can be made of the whole distribution."""
 
     def bytes_per_token(self, head: Head) -> int:
         return head.weight.shape[1] * head.weight.element_size()
@@ -70,7 +110,7 @@ class Hidden:
     def take(self, columns: Columns, index: Tensor) -> Columns:
         return _rows(columns, index)
 
-    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+    def signal(self, rows: Columns, head: Head) -> Signal:
         return HiddenSignal(rows["hidden"], head)
 
 
@@ -85,11 +125,18 @@ class TopKTail:
     temperature: float = 1.0
     dtype: str = "float16"
     shard_tokens: int = 32768
+    cached: ClassVar[bool] = True
+    draws: ClassVar[int] = 0
 
     def check(self) -> None:
         _at_least_one("k", self.k)
         _at_least_one("shard_tokens", self.shard_tokens)
         _check_float(self.dtype)
+
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """No hard labels, and the temperature at which the signal is kept."""
+        check_unlabelled(divergence)
+        _check_same_temperature(self.temperature, temperature)
 
     def bytes_per_token(self, head: Head) -> int:
         size = FLOAT_BYTES[self.dtype]
@@ -112,7 +159,7 @@ class TopKTail:
     def take(self, columns: Columns, index: Tensor) -> Columns:
         return _rows(columns, index)
 
-    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+    def signal(self, rows: Columns, head: Head) -> Signal:
         return TopK(rows["ids"], rows["log_probs"], rows["log_tail"], self.temperature)
 
     def _kept(self, head: Head) -> int:
@@ -131,6 +178,7 @@ class Samples:
     temperature: float = 1.0
     dtype: str = "float16"
     shard_tokens: int = 32768
+    cached: ClassVar[bool] = True
 
     def check(self) -> None:
         _at_least_one("draws", self.draws)
@@ -141,6 +189,12 @@ class Samples:
             )
         _check_float(self.dtype)
 
+    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+        """Forward KL alone, and the temperature at which the signal is kept."""
+        check_sampled(divergence)
+        check_unlabelled(divergence)
+        _check_same_temperature(self.temperature, temperature)
+
     def bytes_per_token(self, head: Head) -> int:
         return min(self.draws, head.weight.shape[0]) * (ID_BYTES + 2 * FLOAT_BYTES[self.dtype]) + 4
 
@@ -148,7 +202,7 @@ class Samples:
         return join([self._entries(part, head, generator) for part in hidden.split(CHUNK)])
 
     def _entries(self, hidden: Tensor, head: Head, generator: torch.Generator) -> Columns:
-        """Columns ids, weights, log_probs [E], token after token, and counts [T] of each's."""
+        """Columns ids, weights, log_probs [E], token after token, and each token's counts [T]."""
         drawn = draw(
             head.logits(hidden),
             self.draws,
@@ -185,7 +239,7 @@ class Samples:
             "log_probs": columns["log_probs"][entry].masked_fill(~kept, -torch.inf),
         }
 
-    def signal(self, rows: Columns, head: Head) -> TeacherSignal:
+    def signal(self, rows: Columns, head: Head) -> Signal:
         return Sampled(rows["ids"], rows["weights"], rows["log_probs"], self.temperature)
 
 
@@ -194,11 +248,12 @@ CODECS: dict[str, type[Codec]] = {"hidden": Hidden, "top_k": TopKTail, "sampled"
 
 
 def join(parts: list[Columns]) -> Columns:
+    """One part's tokens after the other's."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _rows(columns: Columns, index: Tensor) -> Columns:
-    """Of columns with one row a token: those of the tokens at `index`."""
+    """The rows of the tokens at `index`, of columns with one row a token."""
     return {name: column[index] for name, column in columns.items()}
 
 
@@ -210,6 +265,14 @@ def _slots(counts: Tensor, width: int) -> Tensor:
 def _at_least_one(name: str, value: int) -> None:
     if value < 1:
         raise UserError(f"signal.{name} is {value}; keep at least 1")
+
+
+def _check_same_temperature(of_signal: float, of_objective: float) -> None:
+    if of_signal != of_objective:
+        raise UserError(
+            f"signal.temperature is {of_signal} and objective.temperature {of_objective}: a sparse "
+            "signal cannot be softened later, make them equal"
+        )
 
 
 def _check_float(dtype: str) -> None:

@@ -1,14 +1,16 @@
-"""The target itself as teacher: its forward pass runs beside the draft's."""
+"""The target itself as teacher: its forward pass runs beside the draft's, in compiled blocks."""
+
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from distill.losses.dense import HiddenSignal
 from distill.losses.head import Head
-from distill.teacher.blocks import compile_blocks
-from distill.teacher.head import check_head, head_of
-from distill.teacher.hidden import last_hidden
-from distill.teacher.signals import HiddenSignal
+from distill.losses.kernels import worth_compiling
+from distill.teacher.head import check_head, head_of, last_hidden
 
 
 class LiveTeacher:
@@ -37,10 +39,6 @@ class LiveTeacher:
     def head(self) -> Head:
         return self._head
 
-    @property
-    def width(self) -> int:
-        return self._head.weight.shape[1]
-
     def to(self, device: torch.device) -> None:
         """Move the target unless it is spread over several devices; the head always follows."""
         if len(set(getattr(self._target, "hf_device_map", {}).values())) <= 1:
@@ -56,3 +54,27 @@ class LiveTeacher:
             hidden = last_hidden(self._target, batch)
         hidden = hidden.flatten(0, 1).to(device)
         return HiddenSignal(hidden.index_select(0, positions), self._head)
+
+
+def compile_blocks(model: PreTrainedModel, vocabulary_size: int) -> None:
+    """Compile a frozen model's decoder blocks, where that is known to pay: one graph serves all.
+
+    It is known to pay on a CPU, where each eager norm, rotation and activation reads and writes
+    memory once. A block is what transformers says must stay in one piece on one device. Only
+    forward passes over whole rows gain: whoever decodes with the same model does so `eagerly`.
+    """
+    if model.device.type != "cpu" or not worth_compiling(model.device, vocabulary_size):
+        return
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    for module in model.base_model.modules():
+        if type(module).__name__ in names:
+            module.compile(dynamic=True)  # batches have many shapes
+
+
+def eagerly() -> AbstractContextManager[Any]:
+    """Inside this context, compiled modules run as they were written.
+
+    Decoding needs that: a cache that grows would be traced anew, step after step.
+    """
+    stance = cast(Any, torch.compiler).set_stance  # untyped upstream
+    return stance("force_eager")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from distill.data.corpus import supervised_counts
 from distill.errors import UserError
+from distill.files import whole_file
 from distill.losses.head import Head
 from distill.teacher.codecs import Codec, Columns, join
 
@@ -122,6 +123,5 @@ class Store:
 
 def _write(tensors: dict[str, Tensor], path: Path) -> None:
     """Whole or not at all."""
-    partial = path.with_suffix(".partial")
-    save_file(tensors, partial)
-    partial.replace(path)
+    with whole_file(path) as partial:
+        save_file(tensors, partial)

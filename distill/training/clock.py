@@ -1,31 +1,20 @@
-"""How much of the budget is spent; everything that happens "at a share of the budget" asks here."""
+"""The clock that says how much of the budget is spent, and so what is due."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-from distill.errors import UserError
-from distill.schema import BudgetConfig
-
-
-def check_budget(budget: BudgetConfig) -> None:
-    """Raise UserError for a budget that never ends or is spent before it starts."""
-    if budget.tokens is None and budget.minutes is None:
-        raise UserError("training has no end: set budget.tokens or budget.minutes")
-    for name in ("tokens", "minutes"):
-        value = getattr(budget, name)
-        if value is not None and not value > 0:
-            raise UserError(f"budget.{name} is {value}; it must be above 0")
+from distill.training.config import BudgetConfig
 
 
 @dataclass
 class Spent:
     """Counters that go on over restarts.
 
-    tokens: supervised tokens trained on, all ranks. windows: read from the data module. steps: of
-    the optimizer. seconds: in training, pauses included. paused_seconds: of those, spent on
-    validation and on writing.
+    tokens: supervised tokens that all ranks trained on. windows: those read from the data module.
+    steps: steps of the optimizer. seconds: time in training, pauses included. paused_seconds: the
+    part of it that went into validation and writing.
     """
 
     tokens: int = 0
@@ -38,8 +27,8 @@ class Spent:
 class Clock:
     """Counts tokens and seconds against a budget.
 
-    Seconds move only when `advance` is told them, so that all ranks agree on what is due: they are
-    rank 0's.
+    Seconds move only when `advance` is told them. Every rank is told those of rank 0, so that all
+    agree on what is due.
     """
 
     def __init__(self, budget: BudgetConfig):
@@ -49,7 +38,7 @@ class Clock:
         self.spent = Spent()
 
     def start(self) -> None:
-        """Count from now on; what came before (loading, setting up) is not training."""
+        """Count from now on; loading and setting up, which came before, are not training."""
         self._mark = time.perf_counter()
 
     def lap(self) -> float:
@@ -69,21 +58,21 @@ class Clock:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Time spent inside is part of the budget but not of tokens per second."""
+        """Time spent inside counts for the budget but not for tokens per second."""
         started = time.perf_counter()
         yield
         self._paused += time.perf_counter() - started
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Time spent inside is no part of training: neither of the budget nor of the rate."""
+        """Time spent inside counts neither for the budget nor for tokens per second."""
         started = time.perf_counter()
         yield
         self._mark += time.perf_counter() - started
 
     @property
     def progress(self) -> float:
-        """Share of the budget spent: of tokens or minutes, the further one. 1 or more: the end."""
+        """Share of the budget spent, of tokens or of minutes, whichever is more; 1 is the end."""
         shares = [0.0]
         if self._budget.tokens is not None:
             shares.append(self.spent.tokens / self._budget.tokens)

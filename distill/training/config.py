@@ -38,7 +38,7 @@ class OptimizerConfig:
     lr: float | None = None
     betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
     weight_decay: float = 0.01
-    muon: bool = True
+    muon: bool = False
     muon_lr: float | None = None
 
     def __post_init__(self) -> None:
@@ -179,8 +179,3 @@ class BudgetConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"budget.{name} is {value}; it must be above 0")
-
-    def check_end(self) -> None:
-        """UserError for a budget that never ends."""
-        if self.tokens is None and self.minutes is None:
-            raise UserError("training has no end: set budget.tokens or budget.minutes")

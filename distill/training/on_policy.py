@@ -1,31 +1,33 @@
 """A share of the training rows answered anew while training, for the target to judge.
 
-By the draft itself (Agarwal et al. 2024, "On-Policy Distillation of Language Models", GKD,
-section 3), or by the pair, as it will serve: the draft proposes, and from where it is rejected on
-the target's own token goes on. That text has the target's law, and what a draft wrote behind a
-rejection, which no serving ever tests, is no part of it. B rows, S tokens of the longest.
+The draft answers itself (Agarwal et al. 2024, "On-Policy Distillation of Language Models", GKD,
+section 3), or the pair does, as it will serve: the draft proposes, and where it is rejected the
+target's own token stands in its place. The pair's text has the target's law; what a draft wrote
+behind a rejection, which no server ever tests, is no part of it.
 """
 
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
+from distill.data.datamodule import Batch
 from distill.data.sources.splits import stable_hash
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter
 from distill.speculative.sampling import Sampling
-from distill.teacher.blocks import eagerly
+from distill.teacher.live import eagerly
 
-Batch = dict[str, Tensor]
+WRITERS = ("draft", "pair")
 
 
 @dataclass(frozen=True)
 class OnPolicy:
-    """share: of the rows. prompt_tokens: how much of a row without a prompt is kept as one.
+    """How the rows are answered.
 
-    target: decodes with the draft, `num_draft_tokens` a round; None: the draft writes alone.
+    share: share of the rows that are drawn. prompt_tokens: how many tokens of a row without a
+    prompt are kept as one. target: decodes with the draft, which proposes `num_draft_tokens` a
+    round; None: the draft writes alone.
     """
 
     share: float
@@ -37,9 +39,9 @@ class OnPolicy:
     num_draft_tokens: int = 3
 
     def window(self, draft: PreTrainedModel, window: list[Batch], number: int) -> list[Batch]:
-        """The micro-batches of a window, rows drawn by lot answered anew at temperature 1.
+        """The micro-batches of a window; the rows drawn by lot are answered anew at temperature 1.
 
-        The lot and the answers depend on the window's number, the row and the models alone: a
+        The lot and the answers depend only on the window's number, the row and the models, so a
         run that was stopped goes on the same, on any rank.
         """
         device_type = draft.device.type

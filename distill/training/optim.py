@@ -1,14 +1,17 @@
-"""Optimisers of a draft, by the role a parameter plays."""
+"""Optimisers of a draft, by the role a parameter plays, and the gradients that they are given."""
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from distill.errors import UserError
-from distill.schema import OptimizerConfig
+from distill.training.config import OptimizerConfig
+from distill.training.muon import Muon
 
 FUSED_DEVICES = {"cpu", "cuda"}
 
@@ -22,14 +25,7 @@ def build_optimizers(student: nn.Module, config: OptimizerConfig) -> list[Optimi
     matrices, others = split_parameters(student)
     plain = {"params": others, "weight_decay": 0.0}
     if config.muon:
-        # Scaled so that an update has AdamW's root mean square (Liu et al. 2025, "Muon is scalable
-        # for LLM training", section 2.2): one rate then serves matrices of every shape.
-        muon = torch.optim.Muon(
-            matrices,
-            lr=config.muon_lr,
-            weight_decay=config.weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        )
+        muon = Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
         optimizers = [muon, _adamw([plain], config)]
     else:
         decayed = {"params": matrices, "weight_decay": config.weight_decay}
@@ -56,25 +52,40 @@ def split_parameters(student: nn.Module) -> tuple[list[nn.Parameter], list[nn.Pa
     return matrices, [p for p in trainable if id(p) not in matrix_ids]
 
 
-def check_optimizer(config: OptimizerConfig) -> None:
-    """Raise UserError for rates or decays that cannot train."""
-    for name in ("lr", "muon_lr"):
-        if not getattr(config, name) > 0:
-            raise UserError(f"optimizer.{name} is {getattr(config, name)}; it must be above 0")
-    if not 0 <= config.ema < 1:
-        raise UserError(f"optimizer.ema is {config.ema}; use 0 <= decay < 1, such as 0.995")
-    if config.weight_decay < 0:
-        raise UserError(f"optimizer.weight_decay is {config.weight_decay}; it must not be negative")
-    if len(config.betas) != 2 or not all(0 <= beta < 1 for beta in config.betas):
-        raise UserError(f"optimizer.betas is {list(config.betas)}; give two numbers in [0, 1)")
+def scale_and_clip(parameters: Iterable[nn.Parameter], scale: float, max_norm: float) -> float:
+    """Multiply gradients by `scale`, then shrink them to a norm of `max_norm` (0: no limit).
+
+    Returns:
+        The norm of the scaled gradients before shrinking.
+
+    Raises:
+        UserError: the norm is not finite; a step would destroy the weights.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    total = torch.nn.utils.get_total_norm(gradients)
+    # A norm over sharded gradients is itself spread over the ranks.
+    norm = (total.full_tensor() if isinstance(total, DTensor) else total).item() * scale
+    if not math.isfinite(norm):
+        raise UserError(
+            f"the gradient norm is {norm}: lower optimizer.lr, or set trainer.precision=32-true"
+        )
+    shrink = min(1.0, max_norm / (norm + 1e-6)) if max_norm > 0 else 1.0
+    torch._foreach_mul_(gradients, scale * shrink)  # pyright: ignore[reportPrivateImportUsage]
+    return norm
 
 
 def _adamw(groups: list[dict], config: OptimizerConfig) -> Optimizer:
     devices = {p.device.type for group in groups for p in group["params"]}
     first, second = config.betas
     return torch.optim.AdamW(
-        groups, lr=config.lr, betas=(first, second), fused=devices <= FUSED_DEVICES
+        groups, lr=_given(config.lr, "lr"), betas=(first, second), fused=devices <= FUSED_DEVICES
     )
+
+
+def _given(rate: float | None, name: str) -> float:
+    if rate is None:
+        raise ValueError(f"optimizer.{name} is open: OptimizerConfig.for_start gives it a number")
+    return rate
 
 
 def _groups(optimizers: Iterable[Optimizer]) -> Iterable[dict]:

@@ -15,28 +15,22 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from transformers import PreTrainedModel
 
-from distill.errors import UserError
 from distill.models.draft import save_draft
 from distill.models.target import pick_dtype
-from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from distill.teacher import Teacher
 from distill.teacher.head import check_head
-from distill.teacher.live import LiveTeacher
-from distill.teacher.signals import Teacher
-from distill.training.callbacks.budget import Budget
 from distill.training.callbacks.candidates import CANDIDATES, Candidates, candidate_folders
 from distill.training.callbacks.decoding import Decoding
-from distill.training.callbacks.held_out import HeldOut
-from distill.training.callbacks.memory import ReturnMemory
 from distill.training.callbacks.progress import BudgetProgress
 from distill.training.callbacks.resume import RESUME, Resume, newest_resumable
-from distill.training.callbacks.signals import StopOnSignal
-from distill.training.check import check_trainer
-from distill.training.clock import Clock, check_budget
+from distill.training.callbacks.stopping import StopAtBudget, StopOnSignal
+from distill.training.callbacks.validation import Validation
+from distill.training.check import check_training
+from distill.training.clock import Clock
+from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.training.module import DistillModule
 from distill.training.objective import Objective
 from distill.training.on_policy import OnPolicy
-from distill.training.optim import check_optimizer
-from distill.training.schedule import check_schedule
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +49,6 @@ def train_draft(
     vocabulary_size: int,
     target_folder: Path,
     on_policy: OnPolicy | None = None,
-    reference: LiveTeacher | None = None,
     logger: Logger | None = None,
     decoding: Decoding | None = None,
     seed: int = 0,
@@ -65,9 +58,8 @@ def train_draft(
     draft: fp32 weights, changed in place. teacher: gives the target's distributions of
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
     objective: already checked against the teacher's signal. target_folder: gives every candidate
-    its tokenizer and EOS list. on_policy: needs a live teacher. reference: the draft of a
-    `learnable` objective. decoding: measures the draft with the engine on the way. seed: of what
-    is drawn while training.
+    its tokenizer and EOS list. on_policy: answers rows anew, for a live teacher only. decoding:
+    measures the draft with the engine on the way. seed: seeds what is drawn while training.
 
     Returns:
         train_tokens, steps, seconds, tokens_per_second (validation and writing left out),
@@ -75,10 +67,10 @@ def train_draft(
 
     Raises:
         UserError: settings that cannot work, before anything is trained.
-        KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM came; the state is saved, the same call
-            goes on.
+        KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM came; the state is saved, and the same
+            call goes on from it.
     """
-    check_training(trainer, optimizer, schedule, budget)
+    check_training(trainer, budget)
     check_head(draft)
     draft.train()  # a pretrained one comes in eval mode, of which Lightning would warn
     if trainer.compile:
@@ -95,7 +87,6 @@ def train_draft(
         vocabulary_size,
         gradient_clip=trainer.gradient_clip,
         on_policy=on_policy,
-        reference=reference,
     )
     save = partial(save_draft, target_folder=target_folder)
     loop = build_trainer(trainer, callbacks(trainer, folder, save, decoding), folder, logger)
@@ -103,7 +94,7 @@ def train_draft(
     if start is not None:
         log.info("going on from %s", start)
     with warnings.catch_warnings():
-        # Lightning 2.6 asks torch 2.13 in a way that torch will drop: nothing a user can mend.
+        # Lightning 2.6 calls torch 2.13 in a way that torch will drop, which no user can mend.
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         loop.fit(module, datamodule=datamodule, ckpt_path=start, weights_only=True)
     if module.stopping and not clock.finished:
@@ -117,58 +108,35 @@ def train_draft(
     }
 
 
-def check_training(
-    trainer: TrainerConfig,
-    optimizer: OptimizerConfig,
-    schedule: ScheduleConfig,
-    budget: BudgetConfig | None,
-) -> None:
-    """Refuse before a model loads what training cannot do. budget: None where none is spent.
-
-    Raises:
-        UserError: the first thing found.
-    """
-    check_trainer(trainer)
-    check_optimizer(optimizer)
-    check_schedule(schedule)
-    if budget is not None:
-        check_budget(budget)
-    if optimizer.ema and trainer.strategy == "fsdp":
-        raise UserError(
-            "optimizer.ema averages whole weights: use another trainer.strategy than fsdp"
-        )
-
-
 def callbacks(
     config: TrainerConfig, folder: Path, save: Any, decoding: Decoding | None
 ) -> list[Callback]:
     """In the order in which they act after a window: measure, write, decide, save the state."""
-    held_out = HeldOut(config.validate_every)
+    validation = Validation(config.validate_every)
     return [
         StopOnSignal(),
-        held_out,
+        validation,
         *([decoding] if decoding else []),
         Candidates(
             folder / CANDIDATES,
             config.checkpoints,
-            held_out,
+            validation,
             save,
             decoding,
             keep=config.keep,
             monitor=config.monitor,
         ),
-        Budget(),
+        StopAtBudget(),
         Resume(folder / RESUME, config.resume_every_seconds),
         BudgetProgress(),
-        ReturnMemory(),
     ]
 
 
 def build_trainer(
     config: TrainerConfig, callbacks: list[Callback], folder: Path, logger: Logger | None
 ) -> Trainer:
-    """Lightning's trainer, less its own checkpoints, validation and end: ours follow the budget."""
-    # Which devices exist, and tips: of no use to who reads our progress.
+    """Lightning's trainer; its checkpoints, validation and end are off: ours follow the budget."""
+    # Its lines on devices and its tips are of no use to a reader of our progress.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     # Slurm (or submitit) requeues the job; Lightning must not do it a second time.
     on_slurm = SLURMEnvironment.detect()
@@ -193,7 +161,7 @@ def build_trainer(
 
 
 def pick_precision(config: TrainerConfig) -> Literal["32-true", "bf16-mixed"]:
-    """fp32 weights always; `auto` computes in bf16 where the hardware multiplies it natively."""
+    """Weights are fp32 always; `auto` computes in bf16 where the device multiplies it natively."""
     if config.precision != "auto":
         return config.precision  # pyright: ignore[reportReturnType]
     on_gpu = config.accelerator != "cpu" and torch.cuda.is_available()

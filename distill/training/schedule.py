@@ -2,29 +2,15 @@
 
 import math
 
-from distill.errors import UserError
-from distill.schema import ScheduleConfig
-
-
-def check_schedule(schedule: ScheduleConfig) -> None:
-    """Raise UserError for a schedule that cannot be followed."""
-    if schedule.name not in ("cosine", "wsd", "constant"):
-        raise UserError(f"schedule.name is {schedule.name}; use cosine, wsd or constant")
-    for name in ("warmup", "floor", "decay"):
-        if not 0.0 <= getattr(schedule, name) <= 1.0:
-            raise UserError(f"schedule.{name} is {getattr(schedule, name)}; use a share, 0 to 1")
-    if schedule.name == "wsd" and schedule.warmup + schedule.decay > 1.0:
-        raise UserError(
-            f"schedule.warmup {schedule.warmup} + schedule.decay {schedule.decay} is above 1"
-        )
+from distill.training.config import ScheduleConfig
 
 
 def factor(schedule: ScheduleConfig, progress: float) -> float:
     """What the learning rate is multiplied by at `progress` in [0, 1] of the budget.
 
-    A linear rise to 1 over `warmup`; then `cosine` falls along half a cosine to `floor`, `wsd`
-    stays at 1 and falls linearly to `floor` over the last `decay` (Hu et al. 2024, MiniCPM, section
-    4), `constant` stays at 1.
+    The factor rises in a line to 1 over `warmup`. Then `cosine` falls along half a cosine to
+    `floor`, `wsd` stays at 1 and falls in a line to `floor` over the last `decay` (Hu et al. 2024,
+    MiniCPM, section 4), and `constant` stays at 1.
     """
     progress = min(max(progress, 0.0), 1.0)
     if progress < schedule.warmup:

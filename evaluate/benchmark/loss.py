@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from distill.evaluate.interleave import there_and_back
-from distill.losses import Head, fused_linear_loss
-from distill.losses.chunked import chunk_tokens
+from distill.losses import Head, HiddenSignal, fused_loss
+from distill.losses.fused import chunk_tokens
 from distill.losses.kernels import Divergence
 from distill.losses.mixture import BY_NAME
 from distill.process import return_freed_memory
@@ -111,7 +111,7 @@ def time_loss(
 ) -> LossTimes:
     """The products alone and the loss with its gradients, 2 · repetitions times in A B B A order.
 
-    compiled: as in ``fused_linear_loss``.
+    compiled: as in ``fused_loss``.
     """
     arms = (_products(shapes), _loss(shapes, divergence, compiled))
     for arm in arms * 2:  # the second pass of the loss still asks the system for memory
@@ -139,11 +139,10 @@ def _loss(shapes: Shapes, divergence: Divergence, compiled: bool) -> Callable[[]
     teacher = Head(target_weight.to(shapes.compute))
 
     def run() -> None:
-        loss, _ = fused_linear_loss(
+        loss, _ = fused_loss(
             states,
-            weight,
-            target_states.to(shapes.compute),
-            teacher,
+            Head(weight),
+            HiddenSignal(target_states.to(shapes.compute), teacher),
             divergence=divergence,
             chunk_size=shapes.chunk_size,
             compute_dtype=shapes.compute,

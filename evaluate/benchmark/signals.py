@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from distill.data.datamodule import Batch
 from distill.errors import UserError
-from distill.losses.reduce import gradient_scale
+from distill.losses.dense import HiddenSignal
+from distill.losses.fused import Signal
+from distill.losses.tokens import gradient_scale, predicting_positions
 from distill.teacher.codecs import Codec, Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
-from distill.teacher.signals import HiddenSignal, TeacherSignal, predicting_positions
 from distill.training.objective import Objective
 from distill.training.student import Student
 
 log = logging.getLogger(__name__)
-Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def compare_codecs(
     A codec that draws nothing has one encoding. `progress` is told of each that is done. The
     draft's own weights are not changed; its gradients are.
     """
-    student = Student(draft, vocabulary_size, None)
+    student = Student(draft, vocabulary_size)
     work: list[tuple[Batch, Tensor, HiddenSignal]] = []
     for batch in batches:
         positions = predicting_positions(batch["supervised"])
@@ -70,7 +71,7 @@ def compare_codecs(
     found = []
     for name, codec in codecs.items():
         moments, sizes = _Moments(exact), 0.0
-        encodings = repetitions if isinstance(codec, Samples) else 1
+        encodings = repetitions if codec.draws else 1
         for number in range(encodings):
             encoded = _Encoded(codec, teacher, seed + number)
             coded = ((batch, at, encoded(signal.hidden)) for batch, at, signal in work)
@@ -112,7 +113,7 @@ class _Encoded:
         self._generator = torch.Generator(self._head.weight.device).manual_seed(seed)
         self._bytes = self._tokens = 0
 
-    def __call__(self, hidden: Tensor) -> TeacherSignal:
+    def __call__(self, hidden: Tensor) -> Signal:
         columns = self._codec.encode(hidden, self._head, self._generator)
         self._bytes += sum(column.nbytes for column in columns.values())
         self._tokens += len(hidden)
@@ -155,7 +156,7 @@ class _Moments:
 
 
 def _gradient(
-    student: Student, objective: Objective, work: Iterable[tuple[Batch, Tensor, TeacherSignal]]
+    student: Student, objective: Objective, work: Iterable[tuple[Batch, Tensor, Signal]]
 ) -> Tensor:
     """The gradient [P] of the loss's mean per supervised token over all batches."""
     student.zero_grad(set_to_none=True)
@@ -164,7 +165,7 @@ def _gradient(
         student(batch, positions, signal, objective)[0].backward()
         tokens += positions.numel()
     parts = [p.grad.flatten() for p in student.parameters() if p.grad is not None]
-    return torch.cat(parts).mul_(gradient_scale(tokens) or 0.0)
+    return torch.cat(parts).mul_(gradient_scale(tokens))
 
 
 def _angle(one: Tensor, other: Tensor) -> float:

@@ -8,8 +8,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from distill.data.batching import epoch_windows, fill, lay_out
 from distill.data.datamodule import collate
 from distill.data.packing import collate_packed
-from distill.teacher.hidden import check_packing, last_hidden
-from distill.teacher.signals import predicting_positions, rows_and_places
+from distill.losses.tokens import predicting_positions
+from distill.teacher.cached import rows_and_places
+from distill.teacher.head import check_packing, last_hidden
 
 LENGTHS = np.random.default_rng(0).integers(2, 60, 300)
 
@@ -102,11 +103,11 @@ def test_a_document_sees_itself_only(family, attention) -> None:
 
 def test_a_model_that_mixes_documents_is_refused(monkeypatch) -> None:
     from distill.errors import UserError
-    from distill.teacher import hidden
+    from distill.teacher import head
 
     def blind(model, batch):
         return model.base_model(input_ids=batch["input_ids"], use_cache=False).last_hidden_state
 
-    monkeypatch.setattr(hidden, "last_hidden", blind)
+    monkeypatch.setattr(head, "last_hidden", blind)
     with pytest.raises(UserError, match=r"data\.packing=false"):
         check_packing(llama("sdpa"))

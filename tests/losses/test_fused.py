@@ -11,26 +11,31 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distill.errors import UserError
 from distill.losses import (
     Head,
+    HiddenSignal,
     acceptance,
     alpha,
     as_divergence,
-    chunked,
     dense,
     forward_kl,
-    fused_linear_loss,
+    fused,
+    fused_loss,
     jsd,
     lk,
     reverse_kl,
     total_variation,
 )
-from distill.losses.chunked import BLOCK_ROWS, chunk_tokens
+from distill.losses.fused import BLOCK_ROWS, chunk_tokens
 from distill.losses.kernels import autograd_kernel
 
 T, V, PADDED_V, STUDENT_WIDTH, TEACHER_WIDTH = 41, 30, 37, 5, 8
 ALL = [forward_kl, reverse_kl, jsd, total_variation, acceptance, lk]
-ALL += [partial(jsd, beta=0.2), partial(forward_kl, t_squared=True)]
+ALL += [partial(jsd, beta=0.2)]
 ALL += [as_divergence({"forward_kl": 0.5, "total_variation": 2.0})]
 LABELLED = as_divergence({"forward_kl": 1.0, "cross_entropy": 0.3})
+
+
+def linear(hidden: Tensor, head: Tensor, other: Tensor, teacher: Tensor, **options):
+    return fused_loss(hidden, Head(head), HiddenSignal(other, Head(teacher)), **options)
 
 
 class Pair:
@@ -47,15 +52,13 @@ class Pair:
         self.student = Head(self.weight, self.bias, **head)
         self.teacher_hidden = make(T, TEACHER_WIDTH).to(dtype)
         self.teacher = Head(make(V, TEACHER_WIDTH).to(dtype), make(V).to(dtype))
-        self.mask = torch.rand(T, generator=generator) > 0.3
 
     def logits(self) -> tuple[Tensor, Tensor]:
         return self.student.logits(self.hidden)[:, :V], self.teacher.logits(self.teacher_hidden)
 
     def fused(self, **options):
-        return fused_linear_loss(
-            self.hidden, self.student, self.teacher_hidden, self.teacher, **options
-        )
+        signal = HiddenSignal(self.teacher_hidden, self.teacher)
+        return fused_loss(self.hidden, self.student, signal, **options)
 
     def gradients(self, loss: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(3 * loss, (self.hidden, self.weight, self.bias))
@@ -66,18 +69,16 @@ class Pair:
 @pytest.mark.parametrize("chunk_size", [1, 18, 128])
 def test_equals_the_plain_loss(divergence, temperature: float, chunk_size: int) -> None:
     pair = Pair()
-    loss, sums = pair.fused(
-        divergence=divergence, temperature=temperature, mask=pair.mask, chunk_size=chunk_size
-    )
+    loss, sums = pair.fused(divergence=divergence, temperature=temperature, chunk_size=chunk_size)
     student, teacher = pair.logits()
-    plain = divergence(student, teacher, temperature)[pair.mask].sum()
+    plain = divergence(student, teacher, temperature).sum()
     assert torch.allclose(loss, plain)
     for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
         assert torch.allclose(ours, theirs)
-    agree = (student.argmax(-1) == teacher.argmax(-1))[pair.mask].sum()
+    agree = (student.argmax(-1) == teacher.argmax(-1)).sum()
     assert torch.allclose(sums["divergence"], plain)
-    assert torch.allclose(sums["alpha"], alpha(student, teacher)[pair.mask].sum())
-    assert (sums["agreement"], sums["tokens"]) == (agree, pair.mask.sum())
+    assert torch.allclose(sums["alpha"], alpha(student, teacher).sum())
+    assert (sums["agreement"], sums["tokens"]) == (agree, T)
     assert not any(value.requires_grad for value in sums.values())
 
 
@@ -127,7 +128,7 @@ def test_a_chunk_is_as_many_tokens_as_the_draft_is_wide() -> None:
     assert chunk_tokens(2048, 100) == 100
     head, hidden, other = torch.randn(3, 600), torch.randn(700, 600), torch.randn(700, 2)
     with Shapes() as shapes:
-        fused_linear_loss(hidden, head, other, torch.randn(3, 2))
+        linear(hidden, head, other, torch.randn(3, 2))
     assert {shape[0] for shape in shapes.seen if shape[1:] == (600,)} >= {600, 100}
 
 
@@ -136,7 +137,8 @@ def test_gradient_matches_finite_differences() -> None:
 
     def fused(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         head = Head(weight, bias, softcap=5.0)
-        return fused_linear_loss(hidden, head, pair.teacher_hidden, pair.teacher, chunk_size=16)[0]
+        signal = HiddenSignal(pair.teacher_hidden, pair.teacher)
+        return fused_loss(hidden, head, signal, chunk_size=16)[0]
 
     assert torch.autograd.gradcheck(fused, (pair.hidden, pair.weight, pair.bias), fast_mode=True)
 
@@ -146,13 +148,13 @@ def test_padding_rows_are_cut_off_either_side(padded: str) -> None:  # cases VOC
     torch.manual_seed(0)
     hidden, other = torch.randn(7, 4), torch.randn(7, 6)
     head, teacher = torch.randn(12, 4), torch.randn(12, 6)
-    expected = fused_linear_loss(hidden, head, other, teacher)
+    expected = linear(hidden, head, other, teacher)
     noise = [torch.cat([w, 50 * torch.randn(5, w.shape[1])]) for w in (head, teacher)]
     if padded == "student":
-        found = fused_linear_loss(hidden, noise[0], other, teacher)
+        found = linear(hidden, noise[0], other, teacher)
     else:
-        found = fused_linear_loss(hidden, head, other, noise[1])
-    both = fused_linear_loss(hidden, noise[0], other, noise[1], vocabulary_size=12)
+        found = linear(hidden, head, other, noise[1])
+    both = linear(hidden, noise[0], other, noise[1], vocabulary_size=12)
     assert expected[0] == found[0] == both[0]
     assert expected[1] == found[1] == both[1]
 
@@ -160,27 +162,18 @@ def test_padding_rows_are_cut_off_either_side(padded: str) -> None:  # cases VOC
 @pytest.mark.parametrize("divergence", [forward_kl, reverse_kl])
 def test_no_token_is_a_zero_on_the_graph(divergence) -> None:  # case KD-EMPTY
     pair = Pair(torch.float32)
-    loss, sums = pair.fused(divergence=divergence, mask=torch.zeros(T, dtype=torch.bool))
+    signal = HiddenSignal(pair.teacher_hidden[:0], pair.teacher)
+    loss, sums = fused_loss(pair.hidden[:0], pair.student, signal, divergence=divergence)
     assert loss.item() == 0.0
     assert all(value.item() == 0.0 for value in sums.values())
     assert all(not gradient.any() for gradient in pair.gradients(loss))
-
-
-def test_masked_tokens_get_no_gradient_and_no_look() -> None:
-    pair = Pair()
-    with torch.no_grad():
-        pair.hidden[~pair.mask] = torch.nan
-    loss, _ = pair.fused(mask=pair.mask)
-    hidden, weight, _ = pair.gradients(loss)
-    assert not hidden[~pair.mask].any()
-    assert weight.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("divergence", [forward_kl, jsd])
 @pytest.mark.parametrize("ids", [8192, 14])  # one block, and three with a short last one
 def test_half_precision(dtype: torch.dtype, divergence, ids: int, monkeypatch) -> None:
-    monkeypatch.setattr(chunked, "BLOCK_IDS", ids)
+    monkeypatch.setattr(fused, "BLOCK_IDS", ids)
     pair = Pair(dtype)
     with Shapes() as shapes:
         loss, _ = pair.fused(divergence=divergence, chunk_size=16)
@@ -232,24 +225,9 @@ def test_a_bias_of_minus_infinity_removes_a_token(divergence) -> None:
 def test_hard_labels() -> None:
     pair = Pair()
     labels = torch.arange(T) % V
-    loss, _ = pair.fused(
-        divergence=LABELLED, temperature=0.6, mask=pair.mask, labels=labels, chunk_size=9
-    )
-    plain = LABELLED(*pair.logits(), 0.6, labels)[pair.mask].sum()
+    loss, _ = pair.fused(divergence=LABELLED, temperature=0.6, labels=labels, chunk_size=9)
+    plain = LABELLED(*pair.logits(), 0.6, labels).sum()
     assert torch.allclose(loss, plain)
-    for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
-        assert torch.allclose(ours, theirs)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_weights_multiply_the_tokens_losses_alone(masked: bool) -> None:
-    pair = Pair()
-    weights, mask = torch.rand(T).double(), pair.mask if masked else None
-    loss, sums = pair.fused(divergence=jsd, weights=weights, mask=mask, chunk_size=9)
-    kept = slice(None) if mask is None else mask
-    plain = (weights * jsd(*pair.logits()))[kept].sum()
-    assert torch.allclose(loss, plain)
-    assert torch.allclose(sums["alpha"], alpha(*pair.logits())[kept].sum())
     for ours, theirs in zip(pair.gradients(loss), pair.gradients(plain), strict=True):
         assert torch.allclose(ours, theirs)
 
@@ -290,16 +268,12 @@ def test_a_retained_graph_gives_the_same_gradients_again() -> None:
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
-        ({"mask": torch.ones(3, dtype=torch.bool)}, "same tokens"),
-        ({"labels": torch.ones(3, dtype=torch.long)}, "same tokens"),
-        ({"weights": torch.ones(1)}, "same tokens"),
-        ({"mask": torch.ones(T, 1, dtype=torch.bool)}, "one value a token"),
+        ({"divergence": LABELLED, "labels": torch.ones(3, dtype=torch.long)}, "same tokens"),
         ({"labels": torch.ones(T, dtype=torch.long)}, "labels exactly when"),
         ({"divergence": LABELLED}, "labels exactly when"),
         ({"vocabulary_size": 0}, "real ids"),
         ({"vocabulary_size": 31}, "real ids"),
         ({"chunk_size": 0}, "1 or more"),
-        ({"student_bias": torch.zeros(PADDED_V)}, "drop one"),
         ({"temperature": 0.0}, "above 0"),
         ({"divergence": "nonsense"}, "choose from"),
     ],

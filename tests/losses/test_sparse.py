@@ -8,11 +8,12 @@ import torch
 
 from distill.errors import UserError
 from distill.losses import (
+    Head,
     acceptance,
     alpha,
     as_divergence,
     forward_kl,
-    fused_sparse_loss,
+    fused_loss,
     jsd,
     lk,
     reverse_kl,
@@ -108,13 +109,7 @@ def test_samples_refuse_losses_they_would_bias(loss) -> None:
     with pytest.raises(UserError, match=r"not linear.*use forward_kl"):
         sampled_divergence(logits(0), draw(logits(1), 3), loss)
     with pytest.raises(UserError, match=r"not linear.*use forward_kl"):
-        fused_sparse_loss(torch.randn(5, 2), torch.randn(9, 2), draw(logits(1), 3), divergence=loss)
-
-
-def test_samples_take_forward_kl_times_temperature_squared() -> None:
-    s, signal = logits(0), draw(logits(1), 3, 2.0, torch.Generator().manual_seed(0))
-    squared = sampled_divergence(s, signal, partial(forward_kl, t_squared=True))
-    assert torch.allclose(squared, 4 * sampled_divergence(s, signal))
+        fused_loss(torch.randn(5, 2), Head(torch.randn(9, 2)), draw(logits(1), 3), divergence=loss)
 
 
 KINDS = [("top_k", loss) for loss in DENSE] + [("sampled", forward_kl)]
@@ -128,7 +123,7 @@ class Case:
         self.hidden = torch.randn(40, 6).to(dtype).requires_grad_()
         self.weight = torch.cat([torch.randn(9, 6), 30 * torch.randn(3, 6)]).to(dtype)
         self.weight.requires_grad_()
-        self.teacher, self.mask = logits(1, 40), torch.rand(40) > 0.4
+        self.teacher = logits(1, 40)
         self.signal: TopK | Sampled
         self.signal = keep_top_k(self.teacher, 3) if kind == "top_k" else self._drawn()
 
@@ -148,21 +143,21 @@ class Case:
 
     def fused(self, **options):
         options = {"vocabulary_size": 9, "chunk_size": 18} | options
-        return fused_sparse_loss(self.hidden, self.weight, self.signal, **options)
+        return fused_loss(self.hidden, Head(self.weight), self.signal, **options)
 
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS)
 def test_fused_equals_plain(kind: str, loss) -> None:
-    case, weights = Case(kind), torch.rand(40).double()
-    found, sums = case.fused(divergence=loss, mask=case.mask, weights=weights)
-    plain = (weights * case.values(loss))[case.mask].sum()
+    case = Case(kind)
+    found, sums = case.fused(divergence=loss)
+    plain = case.values(loss).sum()
     inputs = (case.hidden, case.weight)
     assert found.item() == pytest.approx(plain.item())
     for ours, theirs in zip(
         torch.autograd.grad(found, inputs), torch.autograd.grad(plain, inputs), strict=True
     ):
         assert torch.allclose(ours, theirs)
-    assert sums["tokens"] == case.mask.sum()
+    assert sums["tokens"] == 40
     if isinstance(case.signal, TopK):
         kept = alpha(*buckets(case.logits(), case.signal))
         favourite = case.teacher.argmax(-1)
@@ -170,9 +165,9 @@ def test_fused_equals_plain(kind: str, loss) -> None:
         kept = sampled_alpha(case.logits(), case.signal)
         drawn = case.signal.log_probs.argmax(-1, keepdim=True)
         favourite = case.signal.ids.gather(-1, drawn).squeeze(-1)
-    assert sums["alpha"].item() == pytest.approx(kept[case.mask].sum().item())
+    assert sums["alpha"].item() == pytest.approx(kept.sum().item())
     same = case.logits().argmax(-1) == favourite
-    assert sums["agreement"] == same[case.mask].sum()
+    assert sums["agreement"] == same.sum()
 
 
 @pytest.mark.parametrize(("kind", "loss"), [("top_k", jsd), ("sampled", forward_kl)])
@@ -200,12 +195,6 @@ def test_a_student_of_no_mass_beside_the_kept_tokens(loss) -> None:
     assert torch.allclose(ours, theirs)
 
 
-def test_top_k_takes_temperature_squared() -> None:
-    s, signal = logits(0), keep_top_k(logits(1), 3, 2.0)
-    squared = top_k_divergence(s, signal, partial(forward_kl, t_squared=True))
-    assert torch.allclose(squared, 4 * top_k_divergence(s, signal))
-
-
 def test_padding_among_the_draws_says_nothing() -> None:
     s, signal = logits(0).requires_grad_(), draw(logits(1), 3)
     ids = torch.cat([signal.ids, s.argmax(-1, keepdim=True)], -1)
@@ -219,7 +208,7 @@ def test_padding_among_the_draws_says_nothing() -> None:
         assert torch.allclose(ours, theirs)
         assert torch.allclose(sampled_alpha(s, padded), sampled_alpha(s, signal))
         eye = torch.eye(9, dtype=torch.float64)
-        agreements = [fused_sparse_loss(s, eye, one)[1]["agreement"] for one in (padded, signal)]
+        agreements = [fused_loss(s, Head(eye), one)[1]["agreement"] for one in (padded, signal)]
         assert agreements[0] == agreements[1]
 
 
@@ -236,9 +225,6 @@ def test_draws_from_a_flatter_proposal_weigh_what_makes_up_for_it() -> None:
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
-        ({"mask": torch.ones(10, dtype=torch.bool)}, "same tokens"),
-        ({"weights": torch.ones(1)}, "same tokens"),
-        ({"weights": torch.ones(50)}, "same tokens"),
         ({"chunk_size": 0}, "1 or more"),
         ({"chunk_size": -1}, "1 or more"),
         ({"divergence": {"forward_kl": 1.0, "cross_entropy": 0.5}}, "signal=hidden"),
@@ -251,9 +237,11 @@ def test_refusals_name_the_remedy(change: dict, remedy: str) -> None:
 
 def test_states_of_another_width_are_refused() -> None:
     with pytest.raises(UserError, match="of the head's width"):
-        fused_sparse_loss(torch.randn(5, 3), torch.randn(9, 2), keep_top_k(logits(1), 3))
+        fused_loss(torch.randn(5, 3), Head(torch.randn(9, 2)), keep_top_k(logits(1), 3))
 
 
 def test_a_signal_of_other_tokens_is_refused() -> None:
-    with pytest.raises(UserError, match=r"signal is \(5,\); give one value a token"):
-        fused_sparse_loss(torch.randn(4, 2), torch.randn(9, 2), keep_top_k(logits(1), 3))
+    with pytest.raises(
+        UserError, match=r"student has 4 tokens and signal 5; give one value a token"
+    ):
+        fused_loss(torch.randn(4, 2), Head(torch.randn(9, 2)), keep_top_k(logits(1), 3))

@@ -6,28 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from distill.data.corpus import SPLITS, save_corpus, to_dataset
 from distill.data.encode import Example
+from tests.tiny import tiny_llama
 
 VOCABULARY = 40
 LENGTHS = [9, 4, 12, 3, 7, 12, 5, 2, 11, 6]
 """The row of length 2 has a prompt of 2: nothing to learn."""
 
 
-def make_target(dtype: torch.dtype = torch.float32, **changes: object) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        initializer_range=0.3,
-        **changes,  # type: ignore[arg-type]
-    )
-    return LlamaForCausalLM(config).to(dtype)  # type: ignore[arg-type]
+def make_target(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+    return tiny_llama(vocab_size=VOCABULARY, initializer_range=0.3).to(dtype)
 
 
 @pytest.fixture

@@ -8,15 +8,16 @@ import torch
 from distill.data.corpus import load_corpus
 from distill.data.datamodule import CorpusDataModule, Rows, unsupervised
 from distill.errors import UserError
-from distill.losses import forward_kl
+from distill.losses import Head, forward_kl
+from distill.losses.dense import HiddenSignal
 from distill.losses.sparse import TopK, sampled_divergence, top_k_divergence
+from distill.losses.tokens import predicting_positions
 from distill.teacher import cache
 from distill.teacher.cache import cache_signals
 from distill.teacher.cached import CachedTeacher
 from distill.teacher.codecs import Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
 from distill.teacher.shards import plan_layout
-from distill.teacher.signals import HiddenSignal, predicting_positions
 
 
 @pytest.fixture
@@ -98,21 +99,16 @@ def test_the_tail_keeps_truncated_kl_above_zero() -> None:
     """.5·ln(.5/.6) + .2·ln(.2/.3) + .3·ln(.3/.1) = 0.157."""
     p = torch.tensor([[0.5, 0.2, 0.1, 0.1, 0.05, 0.05]])
     q = torch.tensor([[0.6, 0.3, 0.04, 0.02, 0.02, 0.02]])
-    head = torch.nn.Linear(6, 6, bias=False)
-    head.weight.data = torch.eye(6)
-    from distill.losses import Head
-
+    head = Head(torch.eye(6))
     codec = TopKTail(k=2, dtype="float32")
-    columns = codec.encode(p.log(), Head(head.weight.data), torch.Generator())
-    signal = codec.signal(codec.take(columns, torch.tensor([0])), Head(head.weight.data))
+    columns = codec.encode(p.log(), head, torch.Generator())
+    signal = codec.signal(codec.take(columns, torch.tensor([0])), head)
     assert isinstance(signal, TopK)
     assert top_k_divergence(q.log(), signal).item() == pytest.approx(0.157, abs=5e-4)
 
 
 @pytest.mark.parametrize("proposal", [1.0, 1.7])
 def test_draws_are_unbiased_after_merging_and_storing(proposal) -> None:
-    from distill.losses import Head
-
     generator = torch.Generator().manual_seed(0)
     logits, student = 1.5 * torch.randn(2, 1, 12, generator=generator)
     head = Head(torch.eye(12))

@@ -8,31 +8,22 @@ import lightning
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from distill.schema import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.teacher.live import LiveTeacher
 from distill.training import run
 from distill.training.callbacks.decoding import Decoding
+from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.training.objective import Objective
+from tests.tiny import tiny_llama
 
 VOCABULARY = 96
 
 
 def llama(width: int, seed: int, **changes: Any) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        **changes,
-    )
-    return LlamaForCausalLM(config)
+    """A tiny Llama in training mode, whose weights are large enough for it to be sure of much."""
+    shape = {"vocab_size": VOCABULARY, "hidden_size": width, "intermediate_size": 2 * width}
+    return tiny_llama(seed, **shape | {"initializer_range": 0.3} | changes).train()
 
 
 def micro_batch(seed: int, supervised: list[list[bool]]) -> dict[str, Tensor]:
@@ -86,7 +77,7 @@ class Windows(lightning.LightningDataModule):
 
 
 def save_weights(draft: LlamaForCausalLM, folder: Path, target_folder: Path) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     torch.save(draft.state_dict(), folder / "weights.pt")
 
 

@@ -14,8 +14,8 @@ import conftest as tiny
 import pytest
 import torch
 
-from distill.schema import TrainerConfig
 from distill.training import module
+from distill.training.config import TrainerConfig
 from distill.training.objective import Objective
 
 # Supervised tokens of the micro-batches, [window][rank]: other counts, other numbers of
@@ -51,7 +51,6 @@ class RankWindows(tiny.Windows):
 OBJECTIVES = {
     "plain": Objective(),
     "entropy": Objective(weighting="entropy", entropy_slope=1.0),
-    "hidden_match": Objective(hidden_match=0.5),
 }
 
 

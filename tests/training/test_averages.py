@@ -12,8 +12,8 @@ from distill.data.packing import collate_packed
 from distill.errors import UserError
 from distill.losses import forward_kl
 from distill.training import module
-from distill.training.gradients import scale_and_clip
 from distill.training.meter import Meter
+from distill.training.optim import scale_and_clip
 
 
 def test_meter_is_a_ratio_of_sums() -> None:

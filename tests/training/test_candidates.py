@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from distill.errors import UserError
-from distill.schema import TrainerConfig
-from distill.training.callbacks.candidates import MONITORS, Candidates, candidate_folders
-from distill.training.check import check_trainer
+from distill.training.callbacks.candidates import Candidates, candidate_folders
+from distill.training.config import MONITORS, TrainerConfig
 
 # tokens: alpha, decoding alpha, predicted speedup: each is best elsewhere
 FOUND = {100: (0.9, 0.2, 1.1), 200: (0.5, 0.8, 1.0), 300: (0.1, 0.1, 1.9), 400: (0.0, 0.0, 0.5)}
@@ -34,16 +32,3 @@ def test_training_keeps_as_many_as_asked(tiny, tmp_path, monkeypatch) -> None:
         assert len(result["candidates"]) == count
         newest = json.loads((Path(result["candidates"][-1]) / "metrics.json").read_text())
         assert newest["tokens"] == result["train_tokens"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "remedy"),
-    [
-        ({"keep": 0}, "at least 1"),
-        ({"monitor": "loss"}, "alpha, decoding_alpha"),
-        ({"keep": 2, "monitor": "decoding_alpha"}, r"set trainer\.decode_every"),
-    ],
-)
-def test_what_cannot_be_kept_by(changes: dict, remedy: str) -> None:
-    with pytest.raises(UserError, match=remedy):
-        check_trainer(TrainerConfig(accelerator="cpu", **changes))

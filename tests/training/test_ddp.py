@@ -1,62 +1,33 @@
 """Two gloo processes against one: the same data must give the same gradients."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.training import ranks
+
 WORKER = Path(__file__).parent / "ddp_worker.py"
 pytestmark = pytest.mark.slow
-
-
-def start(folder: Path, rank: int, world: int, port: int, objective: str) -> subprocess.Popen:
-    folder.mkdir(parents=True, exist_ok=True)
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    if world > 1:
-        env |= {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(world),
-            "LOCAL_WORLD_SIZE": str(world),
-            "GROUP_RANK": "0",
-            "TORCHELASTIC_RUN_ID": "test",  # how Lightning knows that the processes exist already
-        }
-    with (folder / f"errors{rank}.txt").open("w") as errors:
-        command = [sys.executable, str(WORKER), str(folder), objective]
-        return subprocess.Popen(command, env=env, stderr=errors)
 
 
 def read(folder: Path, rank: int = 0) -> dict[str, Any]:
     return torch.load(folder / f"rank{rank}.pt")
 
 
-@pytest.fixture(scope="module", params=["plain", "entropy", "hidden_match"])
+@pytest.fixture(scope="module", params=["plain", "entropy"])
 def folders(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("ddp")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     one, two = root / "one", root / "two"
-    runs = [(one, 0, 1), (two, 0, 2), (two, 1, 2)]
-    workers = [start(*run, port, request.param) for run in runs]
-    try:
-        codes = [worker.wait(timeout=600) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    errors = [path.read_text() for path in sorted(root.glob("*/errors*.txt"))]
-    assert codes == [0, 0, 0], "\n".join(errors)
+    jobs = [
+        ranks.start(WORKER, [str(folder), request.param], folder, world)
+        for folder, world in ((one, 1), (two, 2))
+    ]
+    ranks.wait([process for job in jobs for process in job], [one, two])
     return one, two
 
 

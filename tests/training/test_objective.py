@@ -1,6 +1,5 @@
-"""Token weights, the phase that matches hidden states, and every option over a restart."""
+"""One step of the objective, over micro-batches and over a restart."""
 
-import math
 import os
 import signal
 from pathlib import Path
@@ -8,68 +7,41 @@ from pathlib import Path
 import pytest
 import torch
 
-from distill.losses import Head, forward_kl, fused_linear_loss
-from distill.losses.entropy import entropy, head_entropy, sparse_entropy
-from distill.losses.matching import mismatch
-from distill.losses.sparse import draw, keep_top_k
-from distill.schema import OptimizerConfig, TrainerConfig
-from distill.teacher.signals import HiddenSignal
+from distill.errors import UserError
+from distill.teacher.codecs import Hidden, Live, Samples, TopKTail
 from distill.training import module
-from distill.training.gradients import scale_and_clip
-from distill.training.meter import Meter
+from distill.training.config import TrainerConfig
 from distill.training.objective import Objective
-
-P = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]])
-NATS = [math.log(4), 1.5 * math.log(2), 0.0]
+from distill.training.optim import scale_and_clip
 
 
-def test_entropy_of_every_form_of_signal() -> None:
-    logits = P.log()
-    torch.testing.assert_close(entropy(logits), torch.tensor(NATS))
-    torch.testing.assert_close(
-        head_entropy(P.clamp_min(1e-30).log(), Head(torch.eye(4)), chunk_size=2), torch.tensor(NATS)
-    )
-    torch.testing.assert_close(sparse_entropy(keep_top_k(logits, 4)), torch.tensor(NATS))
-    # Two kept of four alike, and half the mass as one: 2 · ¼ ln 4 + ½ ln 2 = 1.5 ln 2.
-    kept = sparse_entropy(keep_top_k(logits[:1], 2))
-    assert kept.item() == pytest.approx(1.5 * math.log(2))
-    drawn = draw(logits[1:2].expand(20_000, 4), 3, generator=torch.Generator().manual_seed(0))
-    assert sparse_entropy(drawn).mean().item() == pytest.approx(NATS[1], abs=0.01)
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"temperature": 0.0}, "above 0"),
+        ({"chunk_size": 0}, "objective.chunk_size"),
+        ({"divergence": "kl"}, "forward_kl"),
+        ({"divergence": "jsd", "beta": 1.0}, "0 < beta < 1"),
+        ({"divergence": "lk", "eta": -1.0}, "lk eta is -1"),
+    ],
+)
+def test_what_cannot_be_minimised_is_refused_when_it_is_made(change, remedy) -> None:
+    with pytest.raises(UserError, match=remedy):
+        Objective(**change)
 
 
-def test_entropy_weights_by_hand() -> None:
-    """Slope −1: exp(−ln 4) = ¼ for four alike, 2^−1.5 for ½ ¼ ¼, 1 where the target is sure."""
-    signal = HiddenSignal(P.clamp_min(1e-30).log(), Head(torch.eye(4)))
-    weights = Objective(weighting="entropy", entropy_slope=-1.0).weights(signal, 512)
-    torch.testing.assert_close(weights, torch.tensor([0.25, 2**-1.5, 1.0]))
-
-
-@pytest.mark.parametrize("softcap", [None, 3.0])
-def test_weighted_loss_and_gradients_are_those_of_the_definition(softcap) -> None:
-    torch.manual_seed(0)
-    hidden, weight = torch.randn(7, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
-    teacher, other, weights = torch.randn(7, 5), torch.randn(9, 5), torch.rand(7)
-    head = Head(weight, softcap=softcap)
-    loss, sums = fused_linear_loss(
-        hidden, head, teacher, Head(other), weights=weights, chunk_size=3
-    )
-    loss.backward()
-    found = [hidden.grad, weight.grad]
-    hidden.grad = weight.grad = None
-    expected = (weights * forward_kl(head.logits(hidden), teacher @ other.t())).sum()
-    expected.backward()
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(found, [hidden.grad, weight.grad])
-    assert sums["tokens"] == 7
-
-
-def test_meter_divides_a_weighted_divergence_by_its_weight() -> None:
-    """Tokens of KL 1 and 4 weighing 3 and 1: (3·1 + 1·4)/4 = 1.75; alpha counts them alike."""
-    meter = Meter()
-    for kl, weight, alpha in ((1.0, 3.0, 0.5), (4.0, 1.0, 1.0)):
-        meter.add({"divergence": kl * weight, "weight": weight, "alpha": alpha, "tokens": 1.0})
-    means = meter.read(torch.device("cpu"))
-    assert (means["divergence"], means["alpha"]) == (1.75, 0.75)
+def test_what_a_form_of_the_signal_cannot_give_is_refused() -> None:
+    labelled = Objective({"forward_kl": 1.0, "cross_entropy": 0.1})
+    for exact in (Live(), Hidden()):
+        labelled.check(exact)
+    for kept in (TopKTail(), Samples()):
+        with pytest.raises(UserError, match="make them equal"):
+            Objective(temperature=2.0).check(kept)
+    with pytest.raises(UserError, match="signal=hidden"):
+        labelled.check(TopKTail())
+    with pytest.raises(UserError, match="use forward_kl alone"):
+        Objective("jsd").check(Samples())
+    Objective("acceptance").check(TopKTail())
 
 
 def step(tiny, folder, monkeypatch, windows, tokens, **changes):
@@ -81,13 +53,9 @@ def step(tiny, folder, monkeypatch, windows, tokens, **changes):
     return torch.cat([p.detach().flatten() for p in draft.parameters()])
 
 
-@pytest.mark.parametrize(
-    "objective",
-    [Objective(weighting="entropy", entropy_slope=1.0), Objective(hidden_match=0.9)],
-    ids=["entropy", "hidden_match"],
-)
-def test_micro_batches_equal_one_batch(tiny, tmp_path, monkeypatch, objective) -> None:
-    """The weights' sum is of the whole window, so a token counts the same beside any other."""
+def test_micro_batches_equal_one_batch(tiny, tmp_path, monkeypatch) -> None:
+    """A step divides by the tokens of the whole window: each counts the same beside any other."""
+    objective = Objective()
     rows = [tiny.micro_batch(1, [tiny.marks(1)]), tiny.micro_batch(2, [tiny.marks(3)])]
     both = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
     scales = []
@@ -102,68 +70,14 @@ def test_micro_batches_equal_one_batch(tiny, tmp_path, monkeypatch, objective) -
         for name, windows in (("cut", [rows]), ("whole", [[both]]))
     )
     torch.testing.assert_close(cut, whole, rtol=0, atol=1e-5)
-    assert scales[0] == pytest.approx(scales[1])
-    assert (scales[0] == 0.25) == (objective.weighting == "none")
-
-
-def test_mismatch_by_hand() -> None:
-    """W h = (2, 0) against t = (2, 1): 1/5. W h = 0: 1. W h = t: 0."""
-    hidden = torch.tensor([[1.0], [0.0], [1.0]])
-    projection = torch.tensor([[2.0], [0.0]])
-    target = torch.tensor([[2.0, 1.0], [3.0, 4.0], [2.0, 0.0]])
-    torch.testing.assert_close(mismatch(hidden, projection, target), torch.tensor([0.2, 1.0, 0.0]))
-
-
-def test_matching_phase_never_touches_the_vocabulary_and_then_ends(
-    tiny, tmp_path, monkeypatch
-) -> None:
-    calls = []
-
-    class Spied(Objective):
-        def __call__(self, *args, **kwargs):
-            calls.append(1)
-            return super().__call__(*args, **kwargs)
-
-    untied = tiny.llama(16, seed=1, tie_word_embeddings=False)
-    before = untied.lm_head.weight.detach().clone()
-    windows = [[tiny.micro_batch(n, [tiny.marks(4)])] for n in range(4)]
-    states = []
-
-    class Watched(tiny.Windows):
-        def _windows(self):
-            for window in windows:
-                states.append((len(calls), untied.lm_head.weight.detach().clone()))
-                yield window
-
-    tiny.train(
-        tmp_path, monkeypatch, tokens=16, datamodule=Watched(), draft=untied,
-        objective=Spied(hidden_match=0.5),
-    )  # fmt: skip
-    # The loader runs a window ahead: when it is asked for the fourth, two are trained.
-    assert states[3][0] == 0
-    assert torch.equal(states[3][1], before)
-    assert len(calls) == 2
-    assert not torch.equal(untied.lm_head.weight, before)
-
-
-def test_matching_brings_the_states_nearer(tiny, tmp_path, monkeypatch) -> None:
-    logged = {}
-
-    def log(self, values, **_):
-        for name, value in values.items():
-            logged.setdefault(name, []).append(value)
-
-    monkeypatch.setattr("distill.training.module.DistillModule.log_dict", log)
-    tiny.train(tmp_path, monkeypatch, tokens=1500, objective=Objective(hidden_match=0.9))
-    assert logged["train/mismatch"][-1] < 0.8 * logged["train/mismatch"][0]
-    assert len(logged["train/loss"]) < len(logged["train/mismatch"])
+    assert scales == [0.25, 0.25]
 
 
 class Killed:
     """A teacher that sends SIGTERM to this process at its `calls`-th question."""
 
     def __init__(self, teacher, calls: int):
-        self._teacher, self._calls, self.width = teacher, calls, teacher.width
+        self._teacher, self._calls = teacher, calls
 
     def to(self, device):
         self._teacher.to(device)
@@ -175,20 +89,10 @@ class Killed:
         return self._teacher.signal(batch, positions)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"objective": Objective(hidden_match=0.8)},
-        {"objective": Objective(weighting="entropy")},
-        {"optimizer": OptimizerConfig(lr=1e-2, ema=0.9)},
-        {"objective": Objective(weighting="learnable", reference="there")},
-    ],
-    ids=["hidden_match", "entropy", "ema", "learnable"],
-)
-def test_a_stopped_run_goes_on_bit_for_bit(tiny, tmp_path, monkeypatch, changes) -> None:
+def test_a_stopped_run_goes_on_bit_for_bit(tiny, tmp_path, monkeypatch) -> None:
     def train(name, **more):
-        reference = tiny.LiveTeacher(tiny.llama(16, seed=3))
-        return tiny.train(tmp_path / name, monkeypatch, reference=reference, **changes, **more)[0]
+        objective = Objective("jsd")
+        return tiny.train(tmp_path / name, monkeypatch, objective=objective, **more)[0]
 
     whole = train("whole")
     teacher = Killed(tiny.LiveTeacher(tiny.llama(32, seed=0)), calls=13)

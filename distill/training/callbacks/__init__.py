@@ -1,1 +1,1 @@
-"""What happens around the training steps: one small class per file."""
+"""What happens around the training steps."""

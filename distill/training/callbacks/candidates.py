@@ -1,6 +1,5 @@
 """Draft-only checkpoints over the budget: what the evaluation chooses from."""
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -10,9 +9,10 @@ from typing import Any
 from lightning import Trainer
 from transformers import PreTrainedModel
 
+from distill.files import discard, read_json, whole_folder, write_json
 from distill.training.callbacks.base import TrainingCallback
 from distill.training.callbacks.decoding import Decoding
-from distill.training.callbacks.held_out import HeldOut
+from distill.training.callbacks.validation import Validation
 from distill.training.module import DistillModule
 from distill.training.sharding import whole_draft
 
@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 METRICS = "metrics.json"
 CANDIDATES = "candidates"
 """The folder in a training's artifact that holds its checkpoints."""
-MONITORS = ("alpha", "decoding_alpha", "decoding_speedup")
-"""By what the best are kept: held-out rows teacher-forced, or what `Decoding` measured."""
 SaveDraft = Callable[[PreTrainedModel, Path], None]
 
 
@@ -31,46 +29,49 @@ class Candidates(TrainingCallback):
 
     Each is a loadable draft folder plus metrics.json: tokens; kl, alpha and agreement on the
     validation rows; `decoding` where its decoding is measured. A folder appears under its name only
-    when it is complete. keep: so many stay, the newest and the best by `monitor` (one of
-    `MONITORS`); None: all.
+    when it is complete. keep: how many stay, the newest and the best of the others by `monitor`,
+    one of `distill.training.config.MONITORS`; None: all.
     """
 
     def __init__(
         self,
         folder: Path,
         count: int,
-        held_out: HeldOut,
+        validation: Validation,
         save: SaveDraft,
         decoding: Decoding | None = None,
         *,
         keep: int | None = None,
         monitor: str = "alpha",
     ):
-        self._keep = keep
-        self._monitor = monitor
         self._folder = folder
         self._count = count
-        self._held_out = held_out
+        self._validation = validation
         self._save = save
         self._decoding = decoding
+        self._keep = keep
+        self._monitor = monitor
         self._done = 0
 
     def started(self, trainer: Trainer, module: DistillModule) -> None:
-        """Remove what a killed run wrote beyond the point where this one goes on."""
-        if trainer.is_global_zero:
-            for path in candidate_folders(self._folder):
-                if json.loads((path / METRICS).read_text())["tokens"] > module.clock.spent.tokens:
-                    shutil.rmtree(path)
+        """Remove what a killed run wrote beyond the point where this one goes on, or half."""
+        if not trainer.is_global_zero:
+            return
+        for path in candidate_folders(self._folder):
+            if read_json(path / METRICS)["tokens"] > module.clock.spent.tokens:
+                discard(path)
+        for path in self._folder.glob(".tokens-*"):
+            shutil.rmtree(path)
 
     def after_window(self, trainer: Trainer, module: DistillModule) -> None:
         due = min(self._count, int(module.clock.progress * self._count))
         if due > self._done:
             self._done = due
-            held_out = self._held_out.measure(trainer, module)
-            metrics: dict[str, Any] = {n: held_out[n] for n in ("kl", "alpha", "agreement")}
+            found = self._validation.measure(trainer, module)
+            metrics: dict[str, Any] = {name: found[name] for name in ("kl", "alpha", "agreement")}
             if self._decoding is not None:
                 metrics["decoding"] = self._decoding.measure(trainer, module)
-            with module.clock.pause(), module.served_weights():
+            with module.clock.pause():
                 self._write(trainer, module, metrics)
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,16 +85,11 @@ class Candidates(TrainingCallback):
         if not trainer.is_global_zero:
             return
         tokens = module.clock.spent.tokens
-        final = self._folder / f"tokens-{tokens:09d}"
-        partial = self._folder / f"partial-{tokens:09d}"
-        shutil.rmtree(partial, ignore_errors=True)
-        self._save(draft, partial)
-        text = json.dumps({"tokens": tokens, **metrics}, indent=2)
-        (partial / METRICS).write_text(text + "\n")
-        if final.exists():
-            shutil.rmtree(final)
-        partial.replace(final)
-        log.info("candidate: %s", final)
+        path = self._folder / f"tokens-{tokens:09d}"
+        with whole_folder(path) as partial:
+            self._save(draft, partial)
+            write_json(partial / METRICS, {"tokens": tokens, **metrics})
+        log.info("candidate: %s", path)
         self._drop_the_worst()
 
     def _drop_the_worst(self) -> None:
@@ -103,7 +99,7 @@ class Candidates(TrainingCallback):
         older.sort(key=lambda path: _score(path, self._monitor))
         for path in older[: len(older) + 1 - self._keep]:
             log.info("candidate dropped, by %s: %s", self._monitor, path)
-            shutil.rmtree(path)
+            discard(path)
 
 
 def candidate_folders(folder: Path) -> list[Path]:
@@ -118,7 +114,7 @@ def training_of(candidate: Path) -> Path | None:
 
 
 def _score(folder: Path, monitor: str) -> float:
-    metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    metrics = read_json(folder / METRICS)
     if monitor == "alpha":
         return metrics["alpha"]
     name = "alpha" if monitor == "decoding_alpha" else "predicted_speedup"

@@ -1,4 +1,4 @@
-"""Real speculative decoding at shares of the budget: what validation only foretells."""
+"""Speculative decoding at shares of the budget: it measures what validation only predicts."""
 
 import copy
 import logging
@@ -14,21 +14,21 @@ from distill.speculative.decode import Output, decode
 from distill.speculative.drafters import Drafter, ModelDrafter
 from distill.speculative.prediction import Cost, predicted_speedup
 from distill.speculative.stats import Stats
-from distill.teacher.blocks import eagerly
-from distill.training.callbacks.measuring import Measuring
+from distill.teacher.live import eagerly
+from distill.training.callbacks.base import PeriodicMeasurement
 from distill.training.module import DistillModule
 from distill.training.sharding import whole_draft
 
 log = logging.getLogger(__name__)
 
 
-class Decoding(Measuring):
+class Decoding(PeriodicMeasurement):
     """Decodes a few fixed prompts, one at a time at temperature 1, with and without the draft.
 
-    Training does not notice: a copy of the draft in the target's dtype decodes, as it would be
-    served; random states are put back; the clock stands still. Rank 0 decodes and the other ranks
+    Training does not notice: a copy of the draft decodes, in the target's dtype as a server would
+    hold it; random states are put back; the clock stands still. Rank 0 decodes and the other ranks
     wait for its numbers in a broadcast, so one decoding must end within the process group's
-    timeout (10 minutes with NCCL): a few prompts of a few dozen tokens.
+    timeout (10 minutes with NCCL), which a few prompts of a few dozen tokens do.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Decoding(Measuring):
         self._vocabulary_size = vocabulary_size
 
     def started(self, trainer: Trainer, module: DistillModule) -> None:
-        """The engine moves the target's weights to where they are read fastest, once.
+        """Let the engine move the target's weights, once, to where they are read fastest.
 
-        Before the first window, so that the teacher's numbers are the same in every window.
+        This comes before the first window, so that the teacher's numbers are the same in all.
         """
         if trainer.is_global_zero:
             with module.clock.stopped(), isolate_rng():
@@ -61,7 +61,7 @@ class Decoding(Measuring):
 
     def _measure(self, trainer: Trainer, module: DistillModule) -> dict[str, float]:
         """alpha, tokens_per_pass, cost_ratio, verify_cost and predicted_speedup."""
-        with module.clock.stopped(), module.served_weights():
+        with module.clock.stopped():
             draft = whole_draft(module.draft, trainer.strategy)
             found = self._compare(draft) if trainer.is_global_zero else None
             values: dict[str, float] = trainer.strategy.broadcast(found)  # pyright: ignore
@@ -79,9 +79,9 @@ class Decoding(Measuring):
         served: Any = copy.deepcopy(draft).requires_grad_(False)
         drafter = ModelDrafter(served.to(device=self._target.device, dtype=self._target.dtype))
         with isolate_rng(), torch.autocast(self._target.device.type, enabled=False):
-            self._decode(self._prompts[0], drafter, most=self._k + 2)  # first touches, graphs
+            self._decode(self._prompts[0], drafter, most=self._k + 2)  # allocates, captures graphs
             plain, drafted = [], []
-            for prompt in self._prompts:  # one after the other: what slows the machine slows both
+            for prompt in self._prompts:  # in turn, so that what slows the machine slows both
                 plain.append(self._decode(prompt, None))
                 drafted.append(self._decode(prompt, drafter))
         return _numbers(plain, drafted, self._k)
@@ -102,10 +102,9 @@ class Decoding(Measuring):
 
 
 def _numbers(plain: list[Output], drafted: list[Output], k: int) -> dict[str, float]:
-    """Ratios of sums; costs in steps of plain decoding, from these very calls."""
+    """Ratios of sums; costs are in steps of plain decoding, timed in these same calls."""
     stats = Stats([record for output in drafted for record in output.stats.per_prompt])
-    step = _per_step(plain, "verify")
-    cost = Cost(c=_per_step(drafted, "draft") / step, v=_per_step(drafted, "verify") / step)
+    cost = Cost.measured([one.timing for one in plain], [one.timing for one in drafted])
     return {
         "alpha": stats.alpha,
         "tokens_per_pass": stats.tokens_per_pass,
@@ -113,9 +112,3 @@ def _numbers(plain: list[Output], drafted: list[Output], k: int) -> dict[str, fl
         "verify_cost": cost.v,
         "predicted_speedup": predicted_speedup(min(stats.alpha, 1.0), k, cost),
     }
-
-
-def _per_step(outputs: list[Output], what: str) -> float:
-    """Mean seconds of one step; what: `draft` or `verify`."""
-    seconds = sum(getattr(output.timing, f"{what}_seconds") for output in outputs)
-    return seconds / sum(getattr(output.timing, f"{what}_steps") for output in outputs)

@@ -4,18 +4,21 @@ import logging
 import time
 from datetime import timedelta
 
-from lightning import Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from distill.training.callbacks.base import TrainingCallback
+from distill.training.clock import Clock
 from distill.training.module import DistillModule
 
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
+LOADING = "loading the data"
+FIRST_STEP = "first step, which compiles what is compiled"
 SHOWN = (
     "train/loss",
     "train/alpha",
@@ -43,6 +46,7 @@ class BudgetProgress(TrainingCallback, ProgressBar):
             disable=not self._live,
         )
         self._task = self._bar.add_task("train", total=1.0, note="")
+        self._pace = _Pace()
 
     def enable(self) -> None:
         self._enabled = True
@@ -51,30 +55,38 @@ class BudgetProgress(TrainingCallback, ProgressBar):
         """Lightning calls this on all ranks but the first."""
         self._enabled = False
 
-    def started(self, trainer: Trainer, module: DistillModule) -> None:
-        self._started = self._said = time.monotonic()
-        self._first = module.clock.progress
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
         if self._enabled:
             self._bar.start()
+            self._say(0.0, LOADING)
+
+    def started(self, trainer: Trainer, module: DistillModule) -> None:
+        if self._enabled:
+            self._say(module.clock.progress, FIRST_STEP)
 
     def after_window(self, trainer: Trainer, module: DistillModule) -> None:
         if not self._enabled:
             return
-        if self._live:
-            progress = min(1.0, module.clock.progress)
-            self._bar.update(self._task, completed=progress, note=self._note(trainer, module))
-        elif time.monotonic() - self._said >= SECONDS_BETWEEN_LINES or module.clock.finished:
-            self._said = time.monotonic()
-            share = 100 * min(1.0, module.clock.progress)
-            log.info("train %3.0f%%, %s", share, self._note(trainer, module))
+        self._pace.note(module.clock.progress)
+        waited = time.monotonic() - self._said >= SECONDS_BETWEEN_LINES
+        if self._live or waited or module.clock.finished:
+            self._say(module.clock.progress, self._note(trainer, module.clock))
 
     def ended(self, trainer: Trainer, module: DistillModule) -> None:
         self._bar.stop()
 
-    def _note(self, trainer: Trainer, module: DistillModule) -> str:
-        clock = module.clock
+    def _say(self, progress: float, note: str) -> None:
+        self._said = time.monotonic()
+        progress = min(1.0, progress)
+        if self._live:
+            self._bar.update(self._task, completed=progress, note=note)
+        else:
+            log.info("train %3.0f%%, %s", 100 * progress, note)
+
+    def _note(self, trainer: Trainer, clock: Clock) -> str:
         parts = [
-            f"{self._left(clock.progress)} left",
+            f"{self._pace.left(clock.progress)} left",
             f"{clock.spent.tokens:,} tokens",
             f"{clock.tokens_per_second:.0f} tokens/s",
         ]
@@ -83,10 +95,24 @@ class BudgetProgress(TrainingCallback, ProgressBar):
                 parts.append(f"{name.replace('train/', '')} {trainer.callback_metrics[name]:.3f}")
         return ", ".join(parts)
 
-    def _left(self, progress: float) -> str:
-        """Time left at this session's pace, as h:mm:ss."""
-        gained = progress - self._first
-        if gained <= 0:
+
+class _Pace:
+    """Shares of the budget a second, counted from the end of the first step of this session.
+
+    That step also compiles and allocates: its pace says nothing of those that follow.
+    """
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+
+    def note(self, progress: float) -> None:
+        if self._first is None:
+            self._first = time.monotonic(), progress
+
+    def left(self, progress: float) -> str:
+        """Time that remains of the budget, as h:mm:ss; `?` after a single step."""
+        if self._first is None or progress <= self._first[1]:
             return "?"
-        seconds = (time.monotonic() - self._started) * max(0.0, 1.0 - progress) / gained
-        return str(timedelta(seconds=round(seconds)))
+        since, start = self._first
+        rest = max(0.0, 1.0 - progress)
+        return str(timedelta(seconds=round((time.monotonic() - since) * rest / (progress - start))))
