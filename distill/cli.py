@@ -123,11 +123,22 @@ def open_door(config: schema.Config, invocation: "Invocation") -> "Job":
 
     return Job(
         config,
-        source=hydra.utils.instantiate(config.data.source),
-        signal=hydra.utils.instantiate(config.signal),
-        objective=hydra.utils.instantiate(config.objective),
+        source=build(config.data.source),
+        signal=build(config.signal),
+        objective=build(config.objective),
         invocation=invocation,
     )
+
+
+def build(node: Any) -> Any:
+    """The object that a node names by `_target_`, and those that its arguments name.
+
+    Hydra's own `instantiate` would word a UserError of the class anew, and call any callable.
+    """
+    if isinstance(node, dict):
+        given = {key: build(value) for key, value in node.items() if not key.startswith("_")}
+        return hydra.utils.get_class(node["_target_"])(**given) if "_target_" in node else given
+    return [build(one) for one in node] if isinstance(node, list) else node
 
 
 def _invocation() -> "Invocation":
@@ -201,6 +212,8 @@ def explain(error: Exception) -> str:
 def _hint(text: str) -> str:
     if option := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
         group = CONF / option.group(1)
+        if instead := removed(option.group(0).partition("'")[2].rstrip("'")):
+            return f"; {instead}"
         return nearest(option.group(2), {path.stem for path in group.glob("*.yaml")})
     if key := re.search(r"override '([^']+)'|[Kk]ey '([^']+)'", text):
         name = (key.group(1) or key.group(2)).lstrip("+~")
@@ -216,6 +229,8 @@ def removed(name: str, text: str = "") -> str | None:
     text: of the error, which names the whole key where `name` is its last part only.
     """
     for key, instead in schema.REMOVED.items():
+        if name.startswith(f"{key}."):
+            return f"{key} is gone: {instead}"
         last = key.rpartition(".")[2]
         if name == key or (name == last and re.search(rf"(?<![\w.]){re.escape(key)}\b", text)):
             return f"{key} is gone: {instead}"
@@ -274,9 +289,7 @@ def _find_class(path: str, name: str) -> Any:
         raise UserError(f"{path}._target_={name} cannot be imported: {error}") from error
     role = path.rpartition(".")[2]
     if lacking := [method for method in METHODS[role] if not hasattr(found, method)]:
-        raise UserError(
-            f"{path}._target_={name} cannot be a {role}: it has no {', '.join(lacking)}"
-        )
+        raise UserError(f"{path}._target_={name} is no {role}: it has no {', '.join(lacking)}")
     if not inspect.isclass(found):
         raise UserError(f"{path}._target_={name} is no class: name one")
     return found

@@ -76,6 +76,7 @@ REMOVED = {
     "probe.contexts": "use probe.context_lengths",
     "probe.repetitions": "use probe.timings",
     "benchmark.orders": "the benchmark of selections is gone; evaluate.max_candidates screens",
+    "draft/tenth": "use draft=svd, or draft=auto, which prunes where it can",
     "optimizer.ema": "it gained nothing; leave it out",
     "objective.weighting": "weighting tokens cost alpha; leave it out",
     "objective.entropy_slope": "weighting tokens cost alpha; leave it out",

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from distill.cli import main
+from distill.schema import VERBS
 
 
 def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str]:
@@ -19,9 +20,9 @@ def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str]:
     ("argument", "remedy"),
     [
         ("evaluate.marginn=2", "did you mean evaluate.margin?"),
-        ("darft=tenth", "did you mean draft?"),
+        ("darft=svd", "did you mean draft?"),
         ("output=/tmp", "did you mean paths.output?"),
-        ("draft=tenht", "did you mean tenth?"),
+        ("draft=pruend", "did you mean pruned?"),
         ("+experiment=quikstart", "did you mean quickstart?"),
         ("objective.temprature=2", "did you mean objective.temperature?"),
         ("+draft.hiden_size=2", "did you mean draft.hidden_size?"),
@@ -30,6 +31,27 @@ def run(monkeypatch, capsys, *arguments: str) -> tuple[int, str]:
         ("target=hub", "target.id"),
         ("data=jsonl", "data.source.path"),
         ("pipeline=trian", "did you mean train?"),
+        ("pipeline=plan", "use pipeline=probe probe.measure=false"),
+        ("draft=tenth", "use draft=svd"),
+        ("evaluate.racing=true", "evaluate.max_candidates"),
+        ("what=loss", "use benchmark.what"),
+        ("+runs=[a,b]", "use compare.runs"),
+        ("codecs.batches=2", "use pipeline=benchmark benchmark.what=signals"),
+        ("objective.weighting=entropy", "leave it out"),
+        ("name=../elsewhere", "one plain folder name"),
+        ("name=/tmp/x", "one plain folder name"),
+        ("seed=-1", "from 0 to 4294967295"),
+        ("seed=4294967296", "from 0 to 4294967295"),
+        ("generate.temperature=-1", "generate.temperature=-1"),
+        ("tracking.registered_model=org/draft", "tracking.registered_model=org/draft"),
+        ('tracking.registered_model="it\'s"', "no quotes"),
+        ("tracking.alias=latest", "tracking.alias=latest"),
+        ("tracking.alias=v2", "tracking.alias=v2"),
+        ("+evaluate.samplings=[{temperature:-1}]", "temperature"),
+        ("objective.temperature={_target_:shutil.copyfile}", "only at objective, signal"),
+        ("+target.id={_target_:os.system}", "target.id"),
+        ("objective._target_=shutil.copyfile", "it has no check"),
+        ("signal._target_=pathlib.Path", "it has no check"),
     ],
 )
 def test_mistake_is_one_line_with_its_remedy(monkeypatch, capsys, tmp_path, argument, remedy):
@@ -60,5 +82,5 @@ def test_help_lists_every_group_and_its_options(monkeypatch, capsys):
         "  experiment: llama_70b_sharded, llama_8b_pretrained, llama_8b_pruned, quickstart"
         in printed
     )
-    assert "  draft: pretrained, pruned, ready, scratch, tenth\n" in printed
-    assert "evaluate" in printed.split("  pipeline: ")[1].splitlines()[0]
+    assert "  draft: auto, pretrained, pruned, ready, scratch, svd\n" in printed
+    assert all(f"\n  {verb} " in printed for verb in VERBS)

@@ -110,13 +110,11 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["signal=sampled", "objective=acceptance"], "use forward_kl"),
         (["signal=sampled", "objective=reverse_kl"], "use forward_kl"),
         (["signal=sampled", "objective=lk"], "use forward_kl"),
-        (["signal=top_k", "objective.hidden_match=0.2"], "signal=hidden"),
         (["objective.chunk_size=0"], "objective.chunk_size"),
         (["objective=jsd", "objective.beta=1"], "0 < beta < 1"),
         (["objective=lk", "objective.eta=-1"], "lk eta is -1"),
         (["signal=top_k", "signal.temperature=2.0"], "make them equal"),
         (["signal=top_k", "signal.k=0"], "at least 1"),
-        (["objective.weighting=much"], "none, entropy, learnable"),
         (["objective.divergence=kl"], "forward_kl"),
         (["data.train_rows=-1"], "data.train_rows=-1: give values from 0 up"),
         (["pipeline=cache"], "signal=hidden"),
@@ -126,12 +124,6 @@ def test_gpu_asked_for_and_absent(refused, monkeypatch):
         (["data.continued=1.5"], "share of the windows"),
         (["data.continued=0.5", "generate.enabled=false"], "generate.enabled=true"),
         (["data.on_policy_by=target"], "draft, pair"),
-        (["objective.weighting=learnable"], "objective.reference"),
-        (["objective.keep=0"], "objective.keep"),
-        (
-            ["objective.weighting=learnable", "objective.reference=/no/such/folder"],
-            "/no/such/folder does not exist",
-        ),
     ],
 )
 def test_signal_that_cannot_be_learnt_from(refused, arguments, remedy):
@@ -142,10 +134,6 @@ def test_base_model_cannot_write_prompts(refused, target, tmp_path):
     base = tmp_path / "base"
     shutil.copytree(target, base, ignore=shutil.ignore_patterns("chat_template*"))
     assert "chat template" in refused(f"target.id={base}", "data=self_prompted")
-
-
-def test_prompts_are_written_for_data_that_asks_for_them(refused):
-    assert "data=self_prompted" in refused("pipeline=prepare")
 
 
 def test_plan_needs_no_weights(distill, target, tmp_path, capsys):
