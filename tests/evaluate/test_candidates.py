@@ -3,16 +3,11 @@
 import json
 from pathlib import Path
 
-<<<<<<<< HEAD:tests/evaluate/test_labels.py
-from distill.artifacts import MANIFEST
-from distill.evaluate.labels import labels
-========
 import pytest
 
 from distill.artifacts import MANIFEST
 from distill.errors import UserError
 from distill.evaluate.candidates import candidate_names, training_names
->>>>>>>> evaluating:tests/evaluate/test_candidates.py
 
 
 def training(folder, settings, **inputs):
