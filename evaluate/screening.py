@@ -29,7 +29,7 @@ from distill.losses.divergence import check_temperature, forward_kl
 from distill.losses.fused import token_scores
 from distill.losses.head import Head
 from distill.losses.kernels import Scores, TokenLoss, worth_compiling
-from distill.speculative.features import context_limit
+from distill.speculative.architecture import context_limit
 from distill.teacher.head import check_head, head_of, last_hidden
 
 log = logging.getLogger(__name__)

@@ -118,7 +118,7 @@ def _by_name(arm: Arm) -> tuple[str, int]:
 
 def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstrap) -> TableRow:
     alpha = over_prompts(rows, "alpha_sum", "tested", bootstrap)
-    cost = _cost(rows, plain)
+    cost = Cost.measured(plain, rows)
     faster = speedup(plain, rows, decode_seconds, bootstrap)
     expected, drafts = _expected(rows, alpha.value)
     predicted = cost.speedup(expected, drafts)
@@ -158,15 +158,6 @@ def _expected(rows: list[Measurement], alpha: float) -> tuple[float, float]:
         return tokens, ratio(rows, "draft_steps", "verify_steps")
     # Sums of floats may pass 1.
     return (expected_tokens(min(alpha, 1.0), k) if alpha >= 0 else float("nan")), k
-
-
-def _cost(rows: list[Measurement], plain: list[Measurement]) -> Cost:
-    """Both costs from the steps of these very runs: same engine path, context and batch."""
-    step = ratio(plain, "verify_seconds", "verify_steps")
-    return Cost(
-        c=ratio(rows, "draft_seconds", "draft_steps") / step,
-        v=ratio(rows, "verify_seconds", "verify_steps") / step,
-    )
 
 
 def _sum_lists(lists: Sequence[Sequence[float]]) -> list[float]:

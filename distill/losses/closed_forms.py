@@ -27,7 +27,7 @@ from distill.losses.divergence import (
     total_variation,
 )
 from distill.losses.kernels import Divergence, Kernel, Scores, autograd_kernel, wide
-from distill.losses.mixture import Mixture
+from distill.losses.mixture import takes_labels
 
 
 class Softmax(NamedTuple):
@@ -55,16 +55,12 @@ def closed_form(divergence: Divergence) -> Form | None:
 
     So have a ``partial`` of one with its beta or eta, and a ``Mixture`` of them without labels.
     """
-    match cast(object, divergence):
-        case Mixture():
-            return None if divergence.label_weight else _mixture(divergence)
-        case partial():
-            make, given = _FORMS.get(divergence.func), divergence.keywords
-            known = make is not None and given.keys() <= {"beta", "eta"}
-            return make(**given) if make is not None and known else None
-        case _:
-            make = _FORMS.get(divergence)
-            return make() if make is not None else None
+    terms = getattr(divergence, "terms", None)
+    if terms is not None:
+        return None if takes_labels(divergence) else _mixture(terms)
+    given: dict[str, float] = getattr(divergence, "keywords", {})  # of a partial
+    make = _FORMS.get(getattr(divergence, "func", divergence))
+    return make(**given) if make is not None and given.keys() <= {"beta", "eta"} else None
 
 
 def closed_kernel(
@@ -223,8 +219,8 @@ def _lk(eta: float = 3.0) -> Form:
     return Form(rows, values)
 
 
-def _mixture(mixture: Mixture) -> Form | None:
-    parts = [(closed_form(divergence), weight) for divergence, weight in mixture.terms]
+def _mixture(mixed: tuple[tuple[Divergence, float], ...]) -> Form | None:
+    parts = [(closed_form(divergence), weight) for divergence, weight in mixed]
     terms = [(form, weight) for form, weight in parts if form is not None]
     if len(terms) < len(parts):
         return None

@@ -25,7 +25,9 @@ def build_optimizers(student: nn.Module, config: OptimizerConfig) -> list[Optimi
     matrices, others = split_parameters(student)
     plain = {"params": others, "weight_decay": 0.0}
     if config.muon:
-        muon = Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
+        muon = Muon(
+            matrices, lr=_given(config.muon_lr, "muon_lr"), weight_decay=config.weight_decay
+        )
         optimizers = [muon, _adamw([plain], config)]
     else:
         decayed = {"params": matrices, "weight_decay": config.weight_decay}

@@ -178,7 +178,9 @@ def _judge(columns: Array, setting: Setting, method: str) -> _Judged:
     """What is concluded at a margin of 1: log speedups above 0 pay."""
     values, low, high, slower = _METHODS[method](columns, setting)
     best = _champion(low, slower, setting)
-    value, low, high = (np.take_along_axis(each, best, axis=1)[:, 0] for each in (values, low, high))
+    value, low, high = (
+        np.take_along_axis(each, best, axis=1)[:, 0] for each in (values, low, high)
+    )
     ship, refuse = low > 0, high <= 0
     for domain in range(setting.domains):
         mine = columns[:, domain * setting.units : (domain + 1) * setting.units]

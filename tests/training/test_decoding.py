@@ -11,7 +11,6 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from distill.speculative.decode import decode
-
 from distill.speculative.drafters import ModelDrafter
 from distill.training.clock import Clock
 from distill.training.config import BudgetConfig
@@ -116,7 +115,7 @@ def test_candidates_and_logger_carry_what_the_engine_finds(
 
 
 def test_a_target_that_is_compiled_for_training_decodes_eagerly(train, tiny) -> None:
-    """Of no family with a lean forward: those never call the blocks."""
+    """The model is of no family that `LlamaForward` runs: those never call the blocks."""
     target, traced = tiny.llama(32, seed=0, hidden_act="gelu"), []
 
     def backend(graph, inputs):

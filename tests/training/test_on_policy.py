@@ -8,8 +8,8 @@ import torch
 from distill.data.datamodule import collate
 from distill.models.draft import load_draft
 from distill.speculative.decode import decode
+from distill.speculative.matmul import CACHE_LINE
 from distill.speculative.sampling import Sampling
-from distill.speculative.linear import CACHE_LINE
 from distill.training import on_policy
 from distill.training.config import TrainerConfig
 from distill.training.on_policy import OnPolicy
@@ -106,7 +106,7 @@ def test_the_draft_answers_with_the_weights_it_has_now(tiny) -> None:
 
 
 def test_what_is_compiled_for_training_decodes_eagerly(tiny) -> None:
-    """Of no family with a lean forward: those never call the blocks."""
+    """The model is of no family that `LlamaForward` runs: those never call the blocks."""
     target, traced = tiny.llama(32, seed=0, hidden_act="gelu"), []
 
     def backend(graph, inputs):
