@@ -7,11 +7,11 @@ import numpy as np
 from distill.evaluate.records import Prompt
 
 Unit = list[Prompt]
-"""All turns of up to a batch of conversations: what is measured, written and resampled whole."""
+"""All turns of at most `batch_size` conversations, which are measured and resampled as a whole."""
 
 
 def units(prompts: Sequence[Prompt], batch_size: int, seed: int) -> list[Unit]:
-    """Each conversation in one unit, whatever the order of `prompts`.
+    """Units of all prompts; a conversation lies in one unit, whatever the order of `prompts`.
 
     A domain's conversations of like length share a unit; what does not fill one is pooled over the
     domains. The units come in an order that favours no length and no domain.
@@ -31,7 +31,7 @@ def units(prompts: Sequence[Prompt], batch_size: int, seed: int) -> list[Unit]:
 
 
 def batches(unit: Unit) -> list[list[Prompt]]:
-    """The unit's first turns as one batch, then its second ones, and so on."""
+    """The batches of a unit: its first turns make one, then its second ones, and so on."""
     return [
         [prompt for prompt in unit if prompt.turn == turn]
         for turn in sorted({prompt.turn for prompt in unit})

@@ -30,7 +30,7 @@ class Arms:
 
     @property
     def turns(self) -> set[tuple[str, int]]:
-        """All that it decoded there."""
+        """The turns that the side decoded: conversation and place in it."""
         return {(row.prompt_id, row.turn) for row in self.drafted}
 
     def units(self) -> dict[str, frozenset[tuple[str, int, int]]]:
@@ -45,13 +45,13 @@ class Arms:
         return Arms(self.arm, *kept)
 
     def alpha(self) -> Sums:
-        """By conversation."""
+        """Sums of Σ min(p, q) over tested tokens, by conversation."""
         return Sums.of(
             self.drafted, lambda row: row.prompt_id, lambda row: row.alpha_sum, lambda r: r.tested
         )
 
     def tokens(self) -> Sums:
-        """Committed per target pass, by conversation."""
+        """Sums of committed tokens over target passes, by conversation."""
         return Sums.of(
             self.drafted,
             lambda row: row.prompt_id,
@@ -88,7 +88,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Half:
-    """A side's champion at a load, over the common prompts. dropped: turns the other lacks."""
+    """What a side's champion did at a load, over the common prompts.
+
+    dropped: turns that the other side lacks.
+    """
 
     draft: str
     num_draft_tokens: int
@@ -124,7 +127,10 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Comparison:
-    """loads: those of both; skipped: names of the loads that only one side has."""
+    """All loads that both sides have, compared.
+
+    names: of the first and the second side. skipped: names of the loads that only one side has.
+    """
 
     names: tuple[str, str]
     target: str
@@ -136,7 +142,7 @@ class Comparison:
 
 
 def compare(first: Side, second: Side, bootstrap: Bootstrap) -> Comparison:
-    """The champions of both at every common load, over the prompts that both decoded.
+    """Compare the champions of both at every common load, over the prompts that both decoded.
 
     Times belong to whole batches, so at batch sizes above 1 only batches of the same prompts count.
 

@@ -120,7 +120,7 @@ class SignalsConfig:
     batches: int = 8
     """Micro-batches of training rows."""
     encodings: int = 4
-    """With other random numbers each; the noise is their spread."""
+    """Encodings of each signal, with other random numbers each; the noise is their spread."""
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value != []}
@@ -198,7 +198,7 @@ class ProbeConfig:
     alphas: list[float] = field(default_factory=lambda: [0.5, 0.6, 0.7, 0.8, 0.9])
     """The speedup is predicted at each, with its best k."""
     timings: int = 9
-    """Of each step; their median counts."""
+    """How often each step is timed; the median counts."""
     tokens: int = 200_000_000
     """Training tokens that the plan on paper is for."""
     teraflops: float = 400.0

@@ -10,14 +10,14 @@ from distill.evaluate.candidates import HeldOutScores
 from distill.evaluate.table import TableRow
 
 FEWEST_CANDIDATES = 3
-"""Two points always lie on a line."""
+"""No correlation is told of fewer candidates: two points always lie on a line."""
 PROXIES = ("kl", "teacher_forced_alpha", "agreement")
 MEASURED = ("alpha", "speedup")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One candidate: its proxies, and its alpha and speedup in real decoding."""
+    """A candidate with its proxies, and with its alpha and speedup in real decoding."""
 
     candidate: str
     kl: float
@@ -29,7 +29,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of one proxy with one measured number over the candidates; NaN where either is constant."""
+    """How one proxy goes with one measured number over the candidates.
+
+    spearman is the correlation of the ranks, pearson that of the numbers; NaN where either side is
+    constant.
+    """
 
     proxy: str
     measured: str
@@ -45,7 +49,10 @@ class Proxies:
 
 
 def correlate(table: Sequence[TableRow], scores: Mapping[str, HeldOutScores]) -> Proxies | None:
-    """Over the lines of one k; None with fewer than three candidates that have both."""
+    """Correlate every proxy with every measured number over the lines of one k.
+
+    scores: teacher-forced scores by candidate. None where fewer than three candidates have both.
+    """
     points = [
         Point(
             row.candidate,

@@ -1,4 +1,4 @@
-"""Real decoding, timed: all arms at every load on the same prompts, A B … B A, resumable."""
+"""Real decoding is timed: all arms decode the same prompts at every load, A B … B A, resumable."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -70,13 +70,13 @@ class Grid:
         ]
 
     def answering_load(self) -> Load:
-        """Where the target answers a conversation's turns: its first sampling, in full batches."""
+        """The load at which the target answers turns: the first sampling, the largest batch."""
         return replace(self.loads()[0], batch_size=max(self.batch_sizes))
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Who decodes: the target, and a drafter by candidate name."""
+    """The models that decode: the target, and a drafter by candidate name."""
 
     target: PreTrainedModel
     drafters: Mapping[str, Drafter]
@@ -165,7 +165,7 @@ def _check(
 
 
 def _rotated(arms: list[Arm], index: int) -> list[Arm]:
-    """Another arm is first in each batch, so that no arm owns the ends of A B … B A."""
+    """The arms, begun with another one in each unit: no arm owns the ends of A B … B A."""
     start = index % len(arms)
     return arms[start:] + arms[:start]
 
@@ -182,7 +182,7 @@ def _measure_unit(bench: Bench, arms: list[Arm], unit: Unit, load: Load) -> list
 def _warm_up(
     bench: Bench, arms: list[Arm], unit: Unit, load: Load, warmed: set[tuple[Arm, int]]
 ) -> None:
-    """Compilation, graph capture and first touches of memory: once per arm and batch shape."""
+    """Decode a little, once per arm and batch shape: compilation, graph capture, first touches."""
     for batch in batches(unit):
         for arm in arms:
             if (arm, len(batch)) not in warmed:
@@ -249,7 +249,7 @@ def _rows(
 
 
 def _claim(folder: Path, prompts: Sequence[Prompt], load: Load) -> None:
-    """The folder belongs to one setting and one prompt set: rows of two must never be pooled."""
+    """Bind the folder to one setting and one prompt set: rows of two must never be pooled."""
     setting = {
         **asdict(load),
         "prompts": sorted(

@@ -74,7 +74,10 @@ class Unrolled:
         return cls(prompts, value["too_long"], Counter(value["unusable"]))
 
     def tally(self, conversations: Sequence[Conversation], too_long: int) -> dict[str, Any]:
-        """In numbers, with the conversations that they are of and those left out for length."""
+        """How many conversations and turns are decoded, and how many were left out.
+
+        conversations: the ones that were unrolled. too_long: those left out for their first prompt.
+        """
         return {
             "conversations": len(conversations),
             "turns": len(self.prompts),
@@ -85,7 +88,7 @@ class Unrolled:
 
 
 def spread(conversations: Iterable[Conversation], most: int) -> list[Conversation]:
-    """The first `most`, the same number of each domain as far as its conversations reach."""
+    """The first `most`, equally many of each domain as far as its conversations reach."""
     domains: dict[str, list[Conversation]] = {}
     for conversation in conversations:
         domains.setdefault(conversation.domain, []).append(conversation)
@@ -174,7 +177,7 @@ class PromptFile:
         return {one.domain for one in self.rows}
 
     def count(self, domains: Collection[str] | None) -> int:
-        """Rows of these domains; None: of all."""
+        """The number of rows of these domains; None stands for all domains."""
         return sum(domains is None or one.domain in domains for one in self.rows)
 
     def conversations(
@@ -202,7 +205,7 @@ class PromptFile:
 
 
 def held_out_conversations(corpus: Path) -> Iterator[Conversation]:
-    """The evaluation rows of a corpus, in its order."""
+    """The evaluation rows of a corpus as conversations, in its order."""
     turns = load_turns(corpus)
     for found in load_corpus(corpus)["evaluation"].to_list():
         prompt = list(found["input_ids"][: found["prompt_length"]])
@@ -212,7 +215,7 @@ def held_out_conversations(corpus: Path) -> Iterator[Conversation]:
 def choose_conversations(
     found: Iterable[Conversation], asked: EvaluateConfig, context: int
 ) -> tuple[list[Conversation], int]:
-    """Those to decode, and how many were too long for a target of so many positions.
+    """The conversations to decode, and how many did not fit into `context` positions.
 
     Raises:
         UserError: none is left, too few for a batch, or a domain that has a floor has none.
@@ -235,7 +238,7 @@ def choose_conversations(
 
 
 def check_batches(asked: EvaluateConfig, conversations: int) -> None:
-    """UserError for a batch size that so many conversations cannot fill even once."""
+    """UserError for a batch size that `conversations` cannot fill even once."""
     if (largest := max(asked.batch_sizes)) > conversations:
         raise UserError(
             f"evaluate.batch_sizes has {largest}, and {conversations} prompts are decoded: no "

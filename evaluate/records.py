@@ -83,7 +83,7 @@ class Measurement:
 
     @property
     def key(self) -> tuple[str, str, int, str, int, int, int]:
-        """What may be there only once."""
+        """What identifies a measurement: rows of several ranks or restarts share no key."""
         return (
             self.candidate,
             self.sampling,
@@ -106,7 +106,7 @@ def bucket_of(tokens: int, edges: Sequence[int]) -> str:
 
 
 def write_rows(path: Path, rows: Sequence[Measurement]) -> None:
-    """Parquet, whole or not at all."""
+    """Write a Parquet file, whole or not at all."""
     with whole_file(path) as partial:
         parquet.write_table(pyarrow.Table.from_pylist([asdict(row) for row in rows]), partial)
 

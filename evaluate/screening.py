@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 CHUNK = 256
 """Tokens whose logits exist at once: no [T, V] tensor is ever made."""
 BATCH_TOKENS = 4096
-"""Of the rows that a draft reads in one pass, padding included."""
+"""Most tokens that a draft reads in one pass, padding included."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A held-out row. The tokens at positions >= max(prompt_length, 1) are the ones predicted."""
+    """A held-out row whose tokens at positions >= max(prompt_length, 1) are predicted."""
 
     id: str
     tokens: list[int]
@@ -49,7 +49,7 @@ class Trajectory:
 
     @property
     def first(self) -> int:
-        """The position whose logits predict the first of them."""
+        """The position whose logits predict the first of these tokens."""
         return max(self.prompt_length, 1) - 1
 
 
@@ -76,7 +76,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Screening:
-    """names: to decode. scores: what was found on held-out rows, by name."""
+    """Which candidates are decoded (names), and what held-out rows say of each by name (scores)."""
 
     names: list[str]
     scores: dict[str, HeldOutScores]
@@ -87,10 +87,11 @@ def screen(
     most: int,
     read: Callable[[], dict[str, HeldOutScores]],
 ) -> Screening:
-    """At most `most` candidates. Numbers of one training's own validation are taken as they are.
+    """Choose at most `most` candidates for decoding.
 
-    Those of several trainings are of different rows: then `read` lets all candidates read the same
-    held-out ones. So it does for the sake of the correlations, when there are enough to compare.
+    The scores that one training wrote of all candidates are taken as they are. Scores of several
+    trainings belong to different rows; then `read` lets all candidates read the same held-out rows.
+    It also does so where there are enough candidates to correlate the scores with decoding.
     """
     names = [one.name for one in candidates]
     if (scores := scores_of_training(candidates)) is not None:
@@ -104,7 +105,7 @@ def screen(
 
 
 def reads_rows(candidates: Sequence[Candidate], most: int) -> bool:
-    """Whether the choice needs held-out rows that have a text: else none has to be written."""
+    """Whether the choice needs held-out rows with a text; if not, the target need write none."""
     enough = len(candidates) > most or len(candidates) >= FEWEST_CANDIDATES
     return enough and scores_of_training(candidates) is None
 
@@ -117,7 +118,7 @@ def held_out_scores(
     temperature: float,
     bootstrap: Bootstrap,
 ) -> dict[str, HeldOutScores]:
-    """`teacher_forced`, told in the log with how far each draft lies below the best."""
+    """The means of `teacher_forced`; the log tells how far each draft lies below the best."""
     found = teacher_forced(
         target, drafts, rows, vocabulary_size, temperature=temperature, bootstrap=bootstrap
     )
@@ -140,7 +141,10 @@ def teacher_forced(
     temperature: float = 1.0,
     bootstrap: Bootstrap,
 ) -> dict[str, Agreement]:
-    """Every draft against one target pass a row. Both distributions at `temperature` (> 0).
+    """Compare every draft with the target on the same rows, both at `temperature` (> 0).
+
+    The target reads each row once, whatever the number of drafts.
+
 
     drafts: by name, how to load each; one is in memory at a time. UserError when no row has a
     token to predict, one is longer than a draft's context, or the head of a model is not known.
@@ -166,7 +170,7 @@ def teacher_forced(
 
 
 def behind_the_best(found: Mapping[str, Agreement], bootstrap: Bootstrap) -> dict[str, Interval]:
-    """How far each draft's alpha lies below the highest one, paired over the rows; 0 for that one.
+    """How far each draft's alpha lies below the highest, paired over the rows; 0 for the highest.
 
     All read the same rows, so the interval of a difference is narrower than the alphas' own tell.
     """
@@ -201,7 +205,7 @@ def _predicted(rows: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def _states(model: PreTrainedModel, rows: Sequence[Trajectory]) -> list[Tensor]:
-    """What the model's head reads at the predicting positions: each row's, [N, width]."""
+    """The hidden states [N, width] of each row that the head reads at predicting positions."""
     inputs = [torch.tensor(row.tokens[:-1]) for row in rows]
     ids = torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True).to(model.device)
     hidden = last_hidden(model, {"input_ids": ids})
@@ -225,7 +229,7 @@ def _agreements(
     head: Head,
     temperature: float,
 ) -> list[RowAgreement]:
-    """Of every row, in their order. Rows of like length are read in one pass."""
+    """The agreement of a draft on every row, in their order; rows of like length share a pass."""
     own = head_of(draft).sliced(head.weight.shape[0]).at(temperature)
     head = head.on(draft.device)
     lengths = np.array([len(row.tokens) - 1 for row in rows])

@@ -1,4 +1,4 @@
-"""From rows to one line per (candidate, k), and the champion among them."""
+"""The table of a load: measurements pooled to one line per arm, and the champion among them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class TableRow:
 
     @property
     def predicted_v1(self) -> float:
-        """The prediction with v = 1, as the paper has it."""
+        """The predicted speedup with v = 1, as the paper has it."""
         return Cost(self.cost_ratio).speedup(self.expected_tokens, self.drafts_per_pass)
 
 

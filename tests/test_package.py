@@ -29,7 +29,7 @@ def test_wheel_holds_only_distill_and_all_of_it(tmp_path):
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"distill"}
     folders = (ROOT / "evaluate", ROOT / "pipelines")
-    sources = {p.relative_to(ROOT) for folder in folders for p in folder.glob("*.py")}
+    sources = {p.relative_to(ROOT) for folder in folders for p in folder.rglob("*.py")}
     assert {f"distill/{path}" for path in sources} <= names
     configs = {p.relative_to(ROOT) for p in (ROOT / "conf").rglob("*.yaml")}
     assert {f"distill/{path}" for path in configs} <= names

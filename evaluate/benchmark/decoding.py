@@ -23,7 +23,7 @@ from distill.speculative.sampling import Sampling
 GREEDY = Sampling(temperature=0)
 
 Decoding = Callable[[], Output | None]
-"""Decodes all prompts once; transformers' arms have nothing to tell but their time."""
+"""Decodes all prompts once. Arms of transformers return None: they tell nothing but their time."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Rate:
         return max(self.tokens_per_second)
 
     def over(self, other: "Rate") -> float:
-        """Median of the ratios of runs that stood at the same place of A B B A."""
+        """Median of the ratios of the runs that stood at the same place of A B B A."""
         pairs = zip(self.tokens_per_second, other.tokens_per_second, strict=True)
         return median(mine / theirs for mine, theirs in pairs)
 
@@ -77,7 +77,7 @@ class Line:
         return self.speedup / self.predicted
 
     def numbers(self) -> dict[str, float | None]:
-        """Its numbers by name, medians of the rates."""
+        """The line's numbers by name; rates by their medians."""
         return {
             "batch_size": self.batch_size,
             "num_draft_tokens": self.num_draft_tokens,
@@ -99,7 +99,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Contest:
-    """What is decoded, by whom. The models' own generation settings are put aside."""
+    """What is decoded and by which models, whose own generation settings are put aside."""
 
     target: PreTrainedModel
     draft: PreTrainedModel
@@ -112,7 +112,7 @@ class Contest:
 def benchmark(
     contest: Contest, batch_sizes: Sequence[int], num_draft_tokens: Sequence[int]
 ) -> Iterator[list[Line]]:
-    """For each batch size in turn one line a k. UserError for empty lists or too few prompts."""
+    """Yield one list per batch size, with a line per k. UserError: empty lists, too few prompts."""
     if not batch_sizes or not num_draft_tokens or min(*batch_sizes, *num_draft_tokens, 1) < 1:
         raise UserError("a benchmark needs batch sizes and values of k from 1 on")
     if len(contest.prompts) < max(batch_sizes):
@@ -160,7 +160,7 @@ def _at(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> list[L
 def _alternate(
     arms: Mapping[str, Decoding], contest: Contest
 ) -> tuple[dict[str, list[float]], dict[str, list[Output]]]:
-    """Seconds of every run, and what the engine's own arms tell, after one warm-up each."""
+    """Seconds of every run, and the outputs of the engine's own arms, after one warm-up each."""
     device = contest.target.device
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     outputs: dict[str, list[Output]] = {}
@@ -199,7 +199,7 @@ def generating(
     draft: PreTrainedModel | None = None,
     k: int = 0,
 ) -> Callable[[], None]:
-    """A call of `generate` on prompts padded left; assisted by the draft where one is given.
+    """Make a call of `generate` on prompts padded left, assisted by the draft if one is given.
 
     Both models' generation configs are replaced: no end token, no settings of the checkpoint.
     """

@@ -1,4 +1,4 @@
-"""The fused loss beside its matrix products alone: what everything else in it costs.
+"""The fused loss is timed beside its matrix products alone, which shows what the rest costs.
 
 T tokens, V vocabulary, d draft's width, D target's, C tokens of a chunk.
 """
@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Shapes:
-    """compute: dtype of the products. The draft's states and head are fp32, as in training."""
+    """Sizes of a loss; compute is the dtype of its products.
+
+    The draft's states and head are fp32, as in training.
+    """
 
     tokens: int
     vocabulary_size: int
@@ -43,12 +46,12 @@ class LossTimes:
 
     @property
     def shares(self) -> list[float]:
-        """Of the loss's time, what its products take alone; 1 would be free of cost."""
+        """Time of the products alone over the loss's; 1: the loss costs nothing besides."""
         return [ours / whole for ours, whole in zip(self.products, self.loss, strict=True)]
 
     @property
     def undisturbed_share(self) -> float:
-        """The share of the fastest passes: what other jobs on the machine did to least."""
+        """The share of the fastest passes, which other jobs on the machine disturbed least."""
         return min(self.products) / min(self.loss)
 
 
@@ -65,7 +68,7 @@ class LossLine:
         return str(self.shapes.compute).removeprefix("torch.")
 
     def numbers(self) -> dict[str, Any]:
-        """What benchmark.json holds of it."""
+        """What benchmark.json holds of the line."""
         return {
             "divergence": self.divergence,
             "compute": self.compute,
@@ -87,7 +90,7 @@ def time_losses(
     compiled: bool,
     repetitions: int,
 ) -> list[LossLine]:
-    """Every divergence in every dtype, for one pair of heads."""
+    """Time every divergence in every dtype, for one pair of heads."""
     lines = []
     for dtype in sorted(dtypes, key=str):
         shapes = Shapes(
@@ -109,7 +112,7 @@ def time_losses(
 def time_loss(
     shapes: Shapes, divergence: Divergence, compiled: bool, repetitions: int
 ) -> LossTimes:
-    """The products alone and the loss with its gradients, 2 · repetitions times in A B B A order.
+    """Time the products alone and the loss with its gradients, 2 · repetitions times, A B B A.
 
     compiled: as in ``fused_loss``.
     """

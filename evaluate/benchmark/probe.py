@@ -24,7 +24,7 @@ from distill.speculative.prediction import (
 
 @dataclass(frozen=True)
 class Prospect:
-    """One draft under one load. Seconds are of one step; costs[k] holds c and v(k)."""
+    """A draft's gain under one load. Seconds are of one step; costs[k] holds c and v(k)."""
 
     draft: str
     parameters: int

@@ -56,7 +56,7 @@ def compare_codecs(
     seed: int = 0,
     progress: Callable[[str], None] = lambda done: None,
 ) -> list[Fidelity]:
-    """One line per codec. `repetitions`: encodings with other random numbers, at least 2.
+    """Measure every codec. repetitions: encodings with other random numbers, at least 2.
 
     A codec that draws nothing has one encoding. `progress` is told of each that is done. The
     draft's own weights are not changed; its gradients are.
@@ -106,7 +106,7 @@ def codecs_for(objective: Objective, kept: Sequence[int], draws: Sequence[int]) 
 
 
 class _Encoded:
-    """A codec applied and undone, counting bytes."""
+    """Applies a codec and undoes it, counting the bytes between."""
 
     def __init__(self, codec: Codec, teacher: LiveTeacher, seed: int):
         self._codec, self._head = codec, teacher.head
@@ -169,11 +169,11 @@ def _gradient(
 
 
 def _angle(one: Tensor, other: Tensor) -> float:
-    """Degrees."""
+    """The angle between two gradients [P], in degrees."""
     difference = (one / _length(one)).sub_(other / _length(other))
     return math.degrees(2 * math.asin(min(1.0, _length(difference) / 2)))  # accurate if small
 
 
 def _length(gradient: Tensor) -> float:
-    """Summed in float64: of millions of squares, float32 would lose the small ones."""
+    """Length of a gradient [P]; float32 would lose small squares in a sum of millions."""
     return torch.linalg.vector_norm(gradient, dtype=torch.double).item()

@@ -25,9 +25,9 @@ Step = Callable[[], None]
 
 WARM_UP = 2
 DRAFTED = 4
-"""Draft steps are timed in rounds of so many, as they come in decoding."""
+"""Draft steps are timed in rounds of four, as they come in decoding."""
 ROOM = 64
-"""Positions kept free behind the context, as a decoding of so many tokens would."""
+"""Positions kept free behind the context, as in a decoding of 64 tokens."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def time_steps(
 
 @torch.inference_mode()
 def verify_steps(target: PreTrainedModel, widths: list[int], setting: Setting) -> dict[int, Step]:
-    """For each width a pass over that many tokens and its judgement; width 1 is plain decoding."""
+    """For each width a pass over `width` tokens with its judgement; width 1 is plain decoding."""
     batch = _batch(target, setting)
     runner = CachedModel(target)
     runner.prefill(batch.contexts, batch.longest)
@@ -66,7 +66,7 @@ def verify_steps(target: PreTrainedModel, widths: list[int], setting: Setting) -
 
 @torch.inference_mode()
 def draft_step(draft: PreTrainedModel, setting: Setting) -> Step:
-    """A round of DRAFTED draft steps, all of them rejected."""
+    """A round of DRAFTED draft steps, all of which are rejected."""
     batch = _batch(draft, setting)
     drafter = ModelDrafter(draft)
     drafter.prefill(batch)

@@ -1,4 +1,4 @@
-"""This trainer beside TRL's GKD trainer: one job, each run of it in a process of its own.
+"""This trainer and TRL's GKD trainer train one job, each run of it in a process of its own.
 
 The job is full-length rows in a fixed order, forward KL against the live target, AdamW, on CPU;
 further arms of this trainer read the target's signal from a cache. Each process settles its own
@@ -33,7 +33,10 @@ TRL_ARM = Path(__file__).with_name("trl_arm.py")
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What every arm trains. Folders of models; rows: a JSON file of equally long lists of ids.
+    """What every arm trains.
+
+    target, draft: folders of models. rows: a JSON file of equally long lists of ids.
+
 
     Rows are taken in order, again from the first when they run out. The first `warmup` steps are
     not timed; `steps` are, and one more tells when the last of them ends.
@@ -63,8 +66,9 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class ArmRun:
-    """tokens_per_second: supervised. peak_bytes: most memory the process ever had resident.
+    """What one run of an arm told.
 
+    tokens_per_second: supervised tokens. peak_bytes: most memory the process ever had resident.
     versions: of the packages that it ran.
     """
 

@@ -1,4 +1,4 @@
-"""One run of TRL's GKD trainer for `evaluate/training_speed.py`.
+"""One run of TRL's GKD trainer for the training benchmark.
 
 A script, run as `… FOLDER` in an environment that has TRL and not this package: it
 imports nothing of ours.
@@ -19,7 +19,7 @@ from trl.experimental.gkd import GKDConfig, GKDTrainer  # pyright: ignore[report
 
 
 class InOrder(GKDTrainer):
-    """Rows as they lie."""
+    """Takes the rows in their order."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(train_dataset or self.train_dataset)
@@ -36,7 +36,7 @@ class Starts(TrainerCallback):
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Whole rows to learn from but their first token, which nothing predicts."""
+    """A batch that learns from whole rows but their first token, which nothing predicts."""
     ids = torch.tensor([row["input_ids"] for row in rows])
     labels = ids.clone()
     labels[:, 0] = -100

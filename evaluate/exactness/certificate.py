@@ -25,9 +25,9 @@ from distill.speculative.sampling import Sampling
 EXACT = 1e-12
 """Largest error of a probability that float64 arithmetic may leave."""
 LEAST_CHANCE = 1e-4
-"""A χ² less likely than this under the exact law is a failure: one in a thousand over ten."""
+"""A χ² less likely than this under the exact law fails: by chance one certificate in a thousand."""
 COPY_ALPHA = 1 - 1e-3
-"""A copy's alpha: passes over one and over k+1 tokens round differently."""
+"""Least alpha of a copy, below 1 because passes over one and k+1 tokens round differently."""
 
 SETTINGS: dict[str, Sampling] = {
     "plain sampling": Sampling(),
@@ -49,7 +49,7 @@ LENGTHS: dict[str, DraftLength] = {
 
 @dataclass(frozen=True)
 class Check:
-    """One claim, whether it held, and the numbers behind it."""
+    """A claim, whether it held, and the numbers behind it."""
 
     name: str
     passed: bool
@@ -58,7 +58,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Certificate:
-    """checks hold for the engine; controls hold when a deliberate fault was caught."""
+    """All claims: checks hold for the engine, controls hold when a deliberate fault was caught."""
 
     checks: list[Check] = field(default_factory=list)
     controls: list[Check] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Certificate:
         return all(check.passed for check in [*self.checks, *self.controls])
 
     def record(self) -> dict[str, Any]:
-        """All of it as plain JSON values; an infinite statistic as the text `inf`."""
+        """The certificate as plain JSON values; an infinite statistic as the text `inf`."""
         return json.loads(self.json())
 
     def json(self) -> str:
@@ -76,7 +76,7 @@ class Certificate:
         return json.dumps(content, indent=1, allow_nan=False)
 
     def text(self) -> str:
-        """One line a claim."""
+        """The short form, one line per claim."""
         lines = [f"exact speculative decoding: {'certified' if self.passed else 'NOT CERTIFIED'}"]
         for check in [*self.checks, *self.controls]:
             lines.append(f"  {'pass' if check.passed else 'FAIL'}  {check.name}")
@@ -205,7 +205,7 @@ def _dtype(run: GreedyRun) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinities."""
+    """The value with infinities and NaN as texts, for which JSON has no numbers."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

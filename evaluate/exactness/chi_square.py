@@ -30,7 +30,7 @@ Outcome = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Trial:
-    """What is sampled: one prompt, a few tokens of it, k drafts a round or fewer, any faults.
+    """What is sampled: a few tokens behind one prompt, with at most k drafts a round, any faults.
 
     rule and cache_type are the engine's own unless a negative control replaces them.
     """
@@ -48,7 +48,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Fit:
-    """Pearson's statistic and its chance under the law; 0 if an impossible outcome came."""
+    """Pearson's statistic and its p-value under the law, 0 if an impossible outcome came."""
 
     samples: int
     outcomes: int
@@ -79,7 +79,7 @@ def goodness_of_fit(trial: Trial, sampling: Sampling, samples: int, seed: int) -
 
 
 def chi_squared(counts: Counter[Outcome], law: dict[Outcome, float]) -> Fit:
-    """Counts against probabilities. Outcomes expected fewer than five times share one cell."""
+    """Test counts against probabilities; outcomes expected fewer than five times share a cell."""
     samples = counts.total()
     if any(law.get(outcome, 0.0) == 0.0 for outcome in counts):
         return Fit(samples, len(law), float("inf"), 0.0)

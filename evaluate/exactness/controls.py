@@ -34,7 +34,7 @@ def ignoring_temperature(temperature: float) -> Rule:
 
 
 class OffByOneCache(RaggedCache):
-    """A rollback that leaves one rejected token in the cache."""
+    """A cache whose rollback leaves one rejected token in place."""
 
     def rollback(self, lengths: Sequence[int]) -> None:
         super().rollback(

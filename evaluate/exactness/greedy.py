@@ -13,7 +13,7 @@ from distill.speculative.round_length import DraftLength
 from distill.speculative.sampling import Sampling
 
 ROUNDINGS = 4
-"""A near-tie: both tokens within so many roundings (eps · |largest logit|) of the best one."""
+"""Two tokens are a near-tie within four roundings (eps · |largest logit|) of the best logit."""
 
 GREEDY = Sampling(temperature=0)
 
@@ -40,7 +40,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class GreedyRun:
-    """How greedy decoding is compared: the same for both arms."""
+    """What both arms of a greedy comparison decode, and with what."""
 
     target: PreTrainedModel
     drafter: Drafter
@@ -53,7 +53,7 @@ class GreedyRun:
 
 
 def divergences(run: GreedyRun) -> list[Divergence]:
-    """One for each prompt whose two outputs differ, one by one."""
+    """A divergence for each prompt whose two outputs differ; prompts are decoded one by one."""
     found: list[Divergence] = []
     for index, prompt in enumerate(run.prompts):
         plain, speculative = _tokens(run, prompt, plain=True), _tokens(run, prompt, plain=False)

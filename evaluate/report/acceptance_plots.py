@@ -44,7 +44,7 @@ def alpha_by_domain(evaluation: Record) -> Plot | None:
 
 
 def alpha_by_position(evaluation: Record) -> Plot:
-    """For the largest k of the champion at every sampling setting's first batch size."""
+    """Alpha at each place of the champion's longest rounds, at each sampling's first batch size."""
     said = []
     with axes() as (view, svg):
         for index, (load, *_) in enumerate(by_sampling(evaluation["loads"]).values()):
@@ -66,7 +66,7 @@ def alpha_by_position(evaluation: Record) -> Plot:
 
 
 def tokens_by_k(evaluation: Record) -> Plot:
-    """Of the champion at every sampling setting's first batch size, and by the formula."""
+    """Tokens per pass of the champion, at each sampling's first batch size, and by the formula."""
     said = []
     loads = [first for first, *_ in by_sampling(evaluation["loads"]).values()]
     with axes() as (view, svg):

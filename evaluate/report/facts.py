@@ -17,7 +17,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Training:
-    """curves: by metric name, as logged. checkpoints: each candidate's metrics.json by its name."""
+    """What was logged of a training.
+
+    curves: by metric name. checkpoints: the content of each candidate's metrics.json by its name.
+    """
 
     curves: Mapping[str, Curve] = field(default_factory=dict)
     checkpoints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -33,7 +36,9 @@ class Command:
 
 @dataclass(frozen=True)
 class Facts:
-    """evaluation: as `evaluate.outcome` lays it out. rows: its measurements.
+    """Everything that a report shows.
+
+    evaluation: as `evaluate.outcome` lays it out. rows: its measurements.
 
     certificate: the short form of this very pair's, or None. lineage: name to value, in the order
     shown; config: the configuration as YAML.

@@ -8,18 +8,18 @@ NOTHING = "–"
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Two decimals; a dash for what was not measured."""
+    """A number with two decimals; a dash for what was not measured."""
     return NOTHING if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def interval(value: Mapping[str, float | None], digits: int = 2) -> str:
-    """`1.16 [1.05, 1.26]`."""
+    """An interval as `1.16 [1.05, 1.26]`."""
     low, high = number(value["low"], digits), number(value["high"], digits)
     return f"{number(value['value'], digits)} [{low}, {high}]"
 
 
 def short_name(model: str) -> str:
-    """A hub name as it is; of a folder only its last part."""
+    """The hub name of a model as it is; of a folder only its last part."""
     return Path(model).name if model.startswith(("/", ".", "~")) else model
 
 

@@ -40,7 +40,7 @@ def render_report(facts: Facts) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of this folder, everything escaped but the drawings."""
+    """Fill a template of this folder; everything is escaped but the drawings."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -64,7 +64,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def _drawing(plot: Plot, index: int) -> Markup:
-    """Ours, and made by matplotlib, which escapes the texts in it."""
+    """The drawing as trusted markup: matplotlib made it and escaped the texts in it."""
     svg = own_ids(plot.svg, f"drawing{index}")
     label = Markup('<svg role="img" aria-label="{}" ').format(plot.alt)
     return label + Markup(svg.removeprefix("<svg "))

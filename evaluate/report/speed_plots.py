@@ -31,7 +31,7 @@ from distill.evaluate.report.loads import (
 
 
 def speedup_by_k(evaluation: Record, loads: Sequence[Record]) -> Plot:
-    """Measured with intervals, predicted as a dashed line; one series per load."""
+    """Speedup by k: measured with intervals, predicted as a dashed line; one series per load."""
     said = []
     with axes() as (view, svg):
         for index, load in enumerate(loads):
@@ -62,7 +62,7 @@ def speedup_by_k(evaluation: Record, loads: Sequence[Record]) -> Plot:
 
 
 def speedup_by_batch(evaluation: Record) -> Plot | None:
-    """The champion of every load against its batch size; None for a single batch size."""
+    """Speedup of every load's champion by batch size; None for a single batch size."""
     loads = evaluation["loads"]
     sizes = sorted({load["batch_size"] for load in loads})
     if len(sizes) < 2:

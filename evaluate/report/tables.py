@@ -32,7 +32,7 @@ PROXY_NAMES = {
 
 
 def load_text(load: Load, conclusion: Conclusion) -> str:
-    """Candidates, the champion's domains and context buckets, and the verdict."""
+    """What a load's conclusion prints: candidates, domains and buckets of the champion, verdict."""
     verdict, champion = conclusion.verdict, conclusion.champion
     views = [candidates_table(conclusion.table, champion.arm, load)]
     for what, found in (("domain", conclusion.domains), ("context", conclusion.buckets)):
@@ -102,7 +102,7 @@ def parts_table(what: str, found: Sequence[Part]) -> Table:
 
 
 def correlations_table(proxies: Mapping[str, Any]) -> Table:
-    """From the outcome's JSON."""
+    """How well each proxy ranks; `proxies` as `evaluation.json` has them."""
     view = Table(
         title=f"What ranks candidates as real decoding at k = {proxies['num_draft_tokens']}"
     )
@@ -120,7 +120,7 @@ def correlations_table(proxies: Mapping[str, Any]) -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """One line per load, for a terminal."""
+    """Two evaluations side by side, one line per load."""
     record = comparison.as_json()
     view = Table(title=f"A: {comparison.names[0]}\nB: {comparison.names[1]}")
     view.add_column("load", no_wrap=True)
@@ -172,7 +172,7 @@ def bills_table(plans: Mapping[str, DraftPlan], tokens: int, teraflops: float) -
 
 
 def prospects_table(prospects: Sequence[Prospect], alphas: Sequence[float]) -> Table:
-    """What each draft could gain under each load, by alpha."""
+    """Predicted speedup of each draft under each load, by alpha."""
     view = Table(title="Predicted speedup by alpha, from times measured here with random weights")
     view.add_column("draft", no_wrap=True)
     for heading in ("batch", "context", "target ms", "draft ms", "c", "v(k)", "breaks even"):
@@ -237,7 +237,7 @@ def decoding_table(lines: Sequence[Line]) -> Table:
 
 
 def training_table(found: Mapping[str, Any]) -> Table:
-    """One line per arm. Ratios: of rates at the same place of A B B A; of median peaks.
+    """One line per arm; ratios of rates at the same place of A B B A, and of median peaks.
 
     `live` is this trainer with the target beside the draft, then with cached signals.
     """

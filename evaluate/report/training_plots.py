@@ -65,7 +65,7 @@ def alpha_by_tokens(evaluation: Record, training: Training) -> Plot | None:
 
 
 def _largest_after_start(curves: list[Curve]) -> float:
-    """The largest value behind the first twentieth of training."""
+    """The largest value after the first twentieth of training."""
     start = max(curve.tokens[-1] for curve in curves) / 20
     return max(
         value
@@ -81,7 +81,7 @@ def _points(training: Training, value: Any) -> list[tuple[float, float]]:
 
 
 def _measured(evaluation: Record) -> list[tuple[float, float]]:
-    """Of each decoded candidate that got as far as the champion's k, at the first load."""
+    """Each candidate's tokens trained and alpha in decoding, at the champion's k, first load."""
     tokens = {c["name"]: c["tokens"] for c in evaluation["candidates"]}
     first = evaluation["loads"][0]
     return sorted(
@@ -100,7 +100,7 @@ def _over_tokens(view: Any, what: str) -> None:
 
 
 def _short(tokens: float, _: Any) -> str:
-    """1500000 as 1.5M."""
+    """A short form of a number, such as 1.5M for 1500000."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(tokens) >= size:
             return f"{tokens / size:g}{unit}"
