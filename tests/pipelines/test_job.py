@@ -1,13 +1,16 @@
 """The whole road on a tiny target: every stage, the registry, the export, the second run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from distill.data.sources import jsonl
 from distill.pipelines import job as jobs
+from distill.pipelines import road
 
 SUMMARY_KEYS = {
     "target", "draft", "parameter_ratio", "alpha", "alpha_low", "alpha_high", "alpha_empirical",
@@ -88,18 +91,36 @@ def test_what_was_moved_is_not_done_again(distill, prompts, tmp_path, manifests)
     assert manifests() == {"prepare": 1, "generate": 1, "train": 1}
 
 
-def test_a_whole_training_keeps_no_checkpoints_to_go_on_from(distill, tmp_path, monkeypatch):
-    def killed(_folder):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("distill.pipelines.train.remove_resumable", killed)
-        with pytest.raises(SystemExit):
-            distill("pipeline=train")
-    (training,) = (tmp_path / "outputs/artifacts/train").glob("*/manifest.json")
-    assert (training.parent / "resume" / "latest.ckpt").exists()
+def test_a_whole_training_keeps_no_checkpoints_to_go_on_from(distill, tmp_path):
     distill("pipeline=train")
+    (training,) = (tmp_path / "outputs/artifacts/train").glob("*/manifest.json")
     assert sorted(path.name for path in training.parent.iterdir()) == ["candidates", training.name]
+
+
+def test_a_full_job_with_a_cached_signal_reads_the_data_file_once(
+    distill, prompts, monkeypatch, tmp_path
+):
+    """The parser is asked once; the road resolves each stage once, whoever reads it."""
+    parsed, resolved = [], []
+    read = jsonl.read_records
+    monkeypatch.setattr(
+        jsonl, "read_records", lambda path, *a: parsed.append(path) or read(path, *a)
+    )
+    for name, stage in road.STAGES.items():
+        monkeypatch.setitem(road.STAGES, name, replace(stage, run=noted(resolved, name, stage.run)))
+    distill("data=jsonl", f"data.source.path={prompts}", "signal=hidden")
+    assert parsed == [prompts]
+    assert resolved == [
+        "prepare", "generate", "cache", "train", "measure", "judge", "register", "export",
+    ]  # fmt: skip
+
+
+def noted(calls, name, run):
+    def call(*arguments):
+        calls.append(name)
+        return run(*arguments)
+
+    return call
 
 
 def test_pretrained_draft_that_changed_is_trained_anew(distill, tmp_path, manifests):
