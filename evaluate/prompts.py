@@ -16,9 +16,9 @@ from distill.data.chat import UnusableChatError
 from distill.data.corpus import load_corpus, load_turns
 from distill.data.encode import Encoder
 from distill.data.sources.jsonl import read_records
+from distill.data.sources.records import Table, refuse_without_rows, row
 from distill.data.sources.rows import Chat, Completion, Document, Message, Problem, Row
 from distill.data.sources.splits import stable_hash
-from distill.data.sources.table import Table, refuse_without_rows, row
 from distill.errors import UserError
 from distill.evaluate.config import EvaluateConfig
 from distill.evaluate.load import Load, stream

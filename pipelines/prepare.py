@@ -53,7 +53,13 @@ def run(job: Job) -> Corpus:
     def produce(folder: Path, _: Run) -> Mapping[str, Any]:
         tokenizer = AutoTokenizer.from_pretrained(target.folder)
         return build_corpus(
-            job.source, tokenizer, config.data, config.target, folder, seed=config.seed
+            job.source,
+            tokenizer,
+            config.data,
+            config.target,
+            folder,
+            eos_token_ids=target.eos_token_ids,
+            seed=config.seed,
         )
 
     artifact = job.make("prepare", settings, written, produce)

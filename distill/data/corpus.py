@@ -1,7 +1,5 @@
 """The corpus: a source tokenized once, as an Arrow dataset with three splits."""
 
-import json
-import shutil
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -19,7 +17,7 @@ from distill.data.encode import Encoder, Example
 from distill.data.sources.rows import Chat, Problem, Row, Source
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
-from distill.files import write_json
+from distill.files import read_json, whole_folder, write_json
 from distill.progress import Progress
 from distill.schema import DataConfig, TargetConfig
 
@@ -42,14 +40,19 @@ def build_corpus(
     target: TargetConfig,
     folder: Path,
     *,
+    eos_token_ids: Sequence[int] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
     """Write `dataset/` and `problems.json` into `folder`; returns the counts of both.
 
+    eos_token_ids: what ends the target's text; an answer is supervised up to the first of them.
     seed: which training rows a limit takes; held-out rows do not depend on it, so that runs with
-    different seeds stay comparable. Raises `UserError` if a split that is wanted stays empty.
+    different seeds stay comparable.
+
+    Raises:
+        UserError: a split that is wanted stays empty.
     """
-    encoder = Encoder(tokenizer, data, target)
+    encoder = Encoder(tokenizer, data, target, eos_token_ids)
     rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
     for row in source.rows():
         rows[row.split].append(row)
@@ -138,15 +141,12 @@ def to_dataset(found: list[Example]) -> datasets.Dataset:
 
 
 def save_corpus(splits: dict[str, datasets.Dataset], folder: Path) -> None:
-    """Whole or not at all: written beside its place, then renamed."""
-    partial = folder / f"{DATASET}.partial"
-    for stale in (partial, folder / DATASET):
-        shutil.rmtree(stale, ignore_errors=True)
+    """Write `folder/dataset`, whole or not at all."""
     datasets.disable_progress_bars()
     # One file a split: `datasets` would write none for an empty split, and then not load it.
     one_file: dict[str, int] = dict.fromkeys(splits, 1)
-    datasets.DatasetDict(**splits).save_to_disk(partial, num_shards=one_file)  # type: ignore[arg-type]
-    partial.replace(folder / DATASET)
+    with whole_folder(folder / DATASET) as partial:
+        datasets.DatasetDict(**splits).save_to_disk(partial, num_shards=one_file)  # type: ignore[arg-type]
 
 
 def load_corpus(folder: Path) -> datasets.DatasetDict:
@@ -170,8 +170,9 @@ def held_out_prompts(folder: Path, count: int) -> list[list[int]]:
 
 
 def write_problems(problems: list[Problem], dropped: Counter[str], folder: Path) -> None:
+    """Write `problems.json`: rows of the source that were skipped or mended, and those dropped."""
     content = {"rows": [asdict(problem) for problem in problems], "dropped": dict(dropped)}
-    (folder / "problems.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_json(folder / "problems.json", content)
 
 
 def write_turns(
@@ -194,7 +195,7 @@ def write_turns(
 def load_turns(folder: Path) -> dict[str, dict[str, Any]]:
     """The user turns that follow an evaluation row's prompt, by row id; empty where none does."""
     path = folder / TURNS
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def row_lengths(split: datasets.Dataset) -> np.ndarray:

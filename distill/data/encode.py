@@ -46,11 +46,16 @@ def added_prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 @dataclass
 class Encoder:
-    """dropped: reason → number of rows that could not be used."""
+    """Rows to examples.
+
+    eos_token_ids: what ends the target's text, and so an answer; none: the tokenizer's own.
+    dropped: reason → number of rows that could not be used.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     data: DataConfig
     target: TargetConfig
+    eos_token_ids: Sequence[int] = ()
     dropped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -121,7 +126,7 @@ class Encoder:
         if content.answer is None:
             return prompt, []
         answer = chat.plain_ids(self.tokenizer, content.answer)
-        return prompt, chat.ended(answer, self.tokenizer)
+        return prompt, chat.ended(answer, self.tokenizer, self.eos_token_ids)
 
     def _chat(self, row: Row, content: Chat) -> Iterator[Example]:
         """A row for each turn of the assistant; in evaluation for the last one only."""
@@ -129,13 +134,19 @@ class Encoder:
         kwargs = self.target.chat_template_kwargs
         try:
             if messages[-1]["role"] != "assistant":
-                prompt = chat.prompt_ids(messages, self.tokenizer, kwargs)
+                prompt = chat.prompt_ids(messages, self.tokenizer, kwargs, content.tools)
                 yield from self._fit(row.id, row.domain, prompt, [])
                 return
             ends = [i + 1 for i, m in enumerate(messages) if m["role"] == "assistant" and i > 0]
             for end in ends[-1:] if row.split == "evaluation" else ends:
                 name = row.id if end == ends[-1] else f"{row.id}#{end}"
-                prompt, answer = chat.answer_ids(messages[:end], self.tokenizer, kwargs)
+                prompt, answer = chat.answer_ids(
+                    messages[:end],
+                    self.tokenizer,
+                    kwargs,
+                    tools=content.tools,
+                    eos_token_ids=self.eos_token_ids,
+                )
                 yield from self._fit(name, row.domain, prompt, answer)
         except chat.UnusableChatError as reason:
             self.dropped[str(reason)] += 1

@@ -8,6 +8,11 @@ from distill.schema import DataConfig, TargetConfig
 
 USER = {"role": "user", "content": "hi"}
 ANSWER = {"role": "assistant", "content": "yo"}
+PLAIN = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""A template without an end of turn."""
 
 
 def encoder(tokenizer, max_length=200, **target):
@@ -82,9 +87,7 @@ def test_every_assistant_turn_is_learnt_once_and_evaluated_at_the_last(make_toke
 
 
 def test_answer_without_an_end_token_in_the_template_gets_the_eos(make_tokenizer):
-    plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    template = plain + "{% if add_generation_prompt %}assistant: {% endif %}"
-    tokenizer = make_tokenizer(template)
+    tokenizer = make_tokenizer(PLAIN)
     _, answer = answer_ids([USER, ANSWER], tokenizer, {})
     assert text(tokenizer, answer) == "yo\n<|im_end|>"
 
@@ -113,3 +116,99 @@ def test_system_prompt_and_mode_flags_reach_the_template(make_tokenizer, chatml)
     shown = text(tokenizer, example.input_ids)
     assert shown.startswith("<|im_start|>system\nsys<|im_end|>")
     assert shown.endswith("!")
+
+
+def test_an_answer_ends_with_the_targets_own_end_though_it_is_no_special_token(make_tokenizer):
+    """EOT-PLAIN: the tokenizer's EOS is another, and a newline follows the turn."""
+    tokenizer = make_tokenizer(plain_end=True)
+    _, answer = answer_ids([USER, ANSWER], tokenizer, {}, eos_token_ids=[3, 1])
+    assert text(tokenizer, answer) == "yo<|im_end|>"
+    data = DataConfig(source={}, max_length=200, prompt_tokens=16)
+    subject = Encoder(tokenizer, data, TargetConfig(source="folder", id="x"), [3, 1])
+    [example] = subject.examples(row(Chat((USER, ANSWER))))
+    assert example.input_ids[-1] == 3
+    [raw] = subject.examples(row(Completion("def f():", "pass")))
+    assert raw.input_ids[-1] == 1  # the tokenizer's, which is one of the target's
+
+
+def test_an_answer_without_an_end_gets_the_targets_own(make_tokenizer):
+    _, answer = answer_ids([USER, ANSWER], make_tokenizer(PLAIN), {}, eos_token_ids=[2])
+    assert answer[-1] == 2
+
+
+def test_of_several_templates_the_default_is_used(make_tokenizer, chatml):
+    """TPL-NAMED."""
+    one, several = (
+        make_tokenizer(template)
+        for template in (chatml, {"tool_use": "{{ tools }}", "default": chatml})
+    )
+    assert prompt_ids([USER], several, {}) == prompt_ids([USER], one, {})
+    with pytest.raises(UserError, match="nor one called `default`"):
+        prompt_ids([USER], make_tokenizer({"tool_use": chatml}), {})
+
+
+def test_a_template_that_opens_a_block_says_to_drop_the_answers(make_tokenizer, chatml):
+    """TPL-PREFILL."""
+    opening = "assistant\n{% endif %}"
+    template = chatml.replace(opening, "assistant\n<think>\n{% endif %}")
+    assert template != chatml
+    with pytest.raises(UnusableChatError, match="leave the answers out"):
+        answer_ids([USER, ANSWER], make_tokenizer(template), {})
+
+
+CALL = {"type": "function", "function": {"name": "f", "arguments": {}}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+CALLING = {"role": "assistant", "content": "let me look 7", "tool_calls": [CALL]}
+THINKING = {**ANSWER, "reasoning_content": "why not"}
+
+
+@pytest.fixture
+def whole(chatml):
+    """A template that writes tools, calls, and the thoughts of the last turn."""
+    body = "{{ m['content'] }}"
+    parts = (
+        "{% if m.reasoning_content and loop.last %}({{ m.reasoning_content }}){% endif %}"
+        "{% for c in m.tool_calls or [] %}"
+        "[{{ c.function.name }}{{ c.function.arguments | tojson }}]"
+        "{% endfor %}"
+    )
+    template = "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}" + chatml
+    assert body in template
+    return template.replace(body, body + parts)
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "part", "shown"),
+    [
+        ((USER, CALLING), (TOOL,), "tools", "let me look 7[f{}]<|im_end|>"),
+        ((USER, CALLING), (), "tool_calls", "let me look 7[f{}]<|im_end|>"),
+        ((USER, THINKING), (), "reasoning_content", "yo(why not)<|im_end|>"),
+    ],
+)
+def test_parts_of_a_message_are_written_by_the_template_or_its_row_is_dropped(
+    make_tokenizer, chatml, whole, messages, tools, part, shown
+):
+    """ROW-TOOLS and ROW-REASONING."""
+    able, unable = (encoder(make_tokenizer(template)) for template in (whole, chatml))
+    content = row(Chat(messages, tools=tools))
+    [example] = able.examples(content)
+    answer = text(able.tokenizer, example.input_ids[example.prompt_length :])
+    assert answer == shown
+    assert text(able.tokenizer, example.input_ids).startswith("f;") == bool(tools)
+    assert list(unable.examples(content)) == []
+    assert dict(unable.dropped) == {f"the chat template leaves out `{part}`": 1}
+
+
+def test_thoughts_of_earlier_turns_may_be_left_out_as_in_serving(make_tokenizer, whole):
+    subject = encoder(make_tokenizer(whole))
+    again = {"role": "user", "content": "and"}
+    found = list(subject.examples(row(Chat((USER, THINKING, again, ANSWER)))))
+    assert [e.id for e in found] == ["r#2", "r"]
+    assert "why" in text(subject.tokenizer, found[0].input_ids)
+    assert "why" not in text(subject.tokenizer, found[1].input_ids)
+
+
+def test_a_prompt_whose_tools_the_template_leaves_out_is_dropped(make_tokenizer):
+    subject = encoder(make_tokenizer())
+    assert list(subject.examples(row(Chat((USER,), tools=(TOOL,))))) == []
+    assert subject.dropped.total() == 1

@@ -1,3 +1,5 @@
+import hashlib
+import io
 import json
 import re
 import shutil
@@ -6,9 +8,17 @@ from pathlib import Path
 import datasets
 import pytest
 
-from distill.data.sources import Chat, CodeSource, Completion, Document, HubSource, JsonlSource
+from distill.data.sources import (
+    Chat,
+    CodeSource,
+    Completion,
+    Document,
+    HubSource,
+    JsonlSource,
+    MixtureSource,
+)
 from distill.data.sources.code import is_library_code, module_of
-from distill.data.sources.splits import assign_splits
+from distill.data.sources.splits import assign_splits, stable_hash
 from distill.errors import UserError
 
 
@@ -20,6 +30,11 @@ def jsonl(path: Path, rows: list) -> Path:
 
 def user(content):
     return {"role": "user", "content": content}
+
+
+def called(name, arguments):
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
 ODD_ROWS = [
@@ -49,6 +64,15 @@ ODD_ROWS = [
     ('{"prompt": "\udc80"}', "skipped"),
     ("[" * 100_000, "skipped"),
     ({"prompt": "id with \ud83d", "id": "\ud83d"}, "repaired"),
+    ('{"prompt": "big", "n": ' + "1" * 4400 + "}", "skipped"),  # JSON-BIGINT
+    ({"messages": [user("q"), called("f", "{}")]}, "kept"),
+    ({"messages": [user("q"), called("f", "{not json")]}, "skipped"),
+    ({"messages": [user("q2"), {"role": "assistant", "tool_calls": "f"}]}, "skipped"),
+    ({"messages": [user("q3"), {"role": "assistant", "reasoning_content": "no say"}]}, "skipped"),
+    ({"prompt": "q4", "tools": [{"name": "f\ud83d"}]}, "repaired"),
+    ({"prompt": "q5", "tools": "[{"}, "skipped"),
+    ({"prompt": "q6", "tools": {"name": "f"}}, "skipped"),
+    ({"text": "raw with tools", "tools": [{"name": "f"}]}, "skipped"),
 ]
 
 
@@ -89,6 +113,92 @@ def test_useless_file_is_refused_by_check(tmp_path, content, says):
         path.write_text(content)
     with pytest.raises(UserError, match=says):
         JsonlSource(str(path)).check()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\x1f\x8b\x08\x00", "is compressed with gzip: unpack it with `gunzip"),
+        ('{"prompt": "a"}\n'.encode("utf-16"), "is UTF-16 text, not UTF-8"),
+        ('{"prompt": "a"}\n'.encode("utf-16-be"), "is UTF-16 text, not UTF-8"),
+        (b"PAR1\x15\x04", "is Parquet: use data=hub"),
+        (b'[\n{"prompt": "a"},\n{"prompt": "b"}\n]\n', "is a JSON array, not one object a line"),
+        (b'\xef\xbb\xbf[{"prompt": "a"}, {"prompt": "b"}]', "is a JSON array"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_for_what_it_is(tmp_path, content, says):
+    """ROW-FILES."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        JsonlSource(str(path)).check()
+
+
+def test_a_number_too_long_to_read_is_named_with_its_line(tmp_path):
+    """JSON-BIGINT."""
+    path = jsonl(tmp_path / "n.jsonl", [{"prompt": "a"}, '{"n": ' + "1" * 4400 + "}"])
+    [problem] = JsonlSource(str(path)).problems
+    assert (problem.line, problem.reason) == (2, "a number of more than 4300 digits")
+
+
+def test_calls_reach_the_template_with_their_arguments_as_objects(tmp_path):
+    """ROW-TOOLS: as a server hands them to it; datasets and requests hold JSON text."""
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    rows = [
+        {"messages": [user("a"), called("f", '{"x": 1}')], "tools": tools},
+        {"messages": [user("b"), called("f", {"x": 1})], "tools": json.dumps(tools)},
+    ]
+    for found in JsonlSource(str(jsonl(tmp_path / "c.jsonl", rows))).rows():
+        [call] = found.content.messages[1]["tool_calls"]
+        assert call == {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+        assert found.content.messages[1]["content"] == ""
+        assert found.content.tools == tuple(tools)
+
+
+def test_rows_that_differ_in_their_tools_are_two(tmp_path):
+    rows = [{"prompt": "a"}, {"prompt": "a", "tools": [{"name": "f"}]}]
+    source = JsonlSource(str(jsonl(tmp_path / "c.jsonl", rows)))
+    found = list(source.rows())
+    assert len({row.id for row in found}) == 2
+    before = "Chat(messages=({'role': 'user', 'content': 'a'},), follow_ups=())"
+    assert found[0].id == f"{stable_hash(before):016x}"  # as it was before there were tools
+    assert source.problems == []
+
+
+def test_a_job_opens_and_parses_each_file_once(tmp_path, monkeypatch):
+    """check, rows, problems and fingerprint of one instance share one reading."""
+    train = jsonl(tmp_path / "t.jsonl", [{"prompt": f"p{i}"} for i in range(20)])
+    held_out = jsonl(tmp_path / "e.jsonl", [{"prompt": "new"}, {"prompt": ""}])
+    opened, parsed = [], []
+    io_open, loads = io.open, json.loads
+
+    def counting_open(file, *arguments, **options):
+        opened.append(str(file))
+        return io_open(file, *arguments, **options)
+
+    def counting_loads(text):
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(io, "open", counting_open)
+    monkeypatch.setattr(json, "loads", counting_loads)
+    source = MixtureSource(
+        {
+            "mine": {"weight": 1, "source": JsonlSource(str(train), str(held_out))},
+            "code": {"weight": 1, "source": CodeSource(str(Path(json.__file__).parent))},
+        }
+    )
+    for _ in range(2):
+        source.check()
+        assert len(list(source.rows())) > 20
+        assert len(source.problems) == 1
+        print_of = source.fingerprint()["parts"]
+    assert sorted(name for name in opened if name.endswith(".jsonl")) == [str(held_out), str(train)]
+    assert len(parsed) == 22
+    monkeypatch.undo()
+    assert print_of["mine"]["sha256"] == [
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in (train, held_out)
+    ]
 
 
 def test_fields_become_their_kind_of_content(tmp_path):

@@ -80,6 +80,7 @@ class CodeSource:
         return sorted(path for path in found if is_library_code(path))
 
     def check(self) -> None:
+        """Raise a UserError where there is too little to read."""
         check_fractions(self.validation_fraction, self.evaluation_fraction)
         if len(self._files) < MIN_FILES and not self.root:
             raise UserError(
@@ -90,6 +91,7 @@ class CodeSource:
             raise UserError(f"{self._root} holds no Python file: give data.source.root a folder.")
 
     def rows(self) -> Iterator[Row]:
+        """One document a file, in the order of their paths."""
         self.problems.clear()
         splits = self._splits()
         for path in self._files:
@@ -110,15 +112,20 @@ class CodeSource:
         large = [module for module, size in sizes.items() if size >= MIN_HELD_OUT_BYTES]
         return assign_splits(large, self.validation_fraction, self.evaluation_fraction)
 
-    def fingerprint(self) -> dict[str, Any]:
+    @cached_property
+    def _sha256(self) -> str:
         digest = hashlib.sha256()
         for path in self._files:
             digest.update(path.as_posix().encode() + b"\0")
             digest.update(hashlib.sha256((self._root / path).read_bytes()).digest())
+        return digest.hexdigest()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The files by names and bytes, and the settings that decide the rows."""
         return {
             "source": "code",
             "python": platform.python_version() if not self.root else None,
             "files": len(self._files),
-            "sha256": digest.hexdigest(),
+            "sha256": self._sha256,
             "fractions": [self.validation_fraction, self.evaluation_fraction],
         }

@@ -7,10 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from distill.data.sources.records import BadRecordError
+from distill.data.sources.records import (
+    BadRecordError,
+    Entry,
+    Table,
+    refuse_without_rows,
+    split_rows,
+)
 from distill.data.sources.rows import Problem, Row
 from distill.data.sources.splits import check_fractions
-from distill.data.sources.table import Entry, Table, refuse_without_rows, split_rows
 from distill.errors import UserError
 
 
@@ -40,13 +45,16 @@ class HubSource:
 
     @property
     def problems(self) -> list[Problem]:
+        """What was skipped or mended."""
         _ = self._rows
         return self._table.problems
 
     def check(self) -> None:
+        """Raise a UserError where no row can be used."""
         _ = self._rows
 
     def rows(self) -> Iterator[Row]:
+        """Rows in the order of the dataset."""
         return iter(self._rows)
 
     @cached_property
@@ -92,10 +100,11 @@ class HubSource:
             )
 
     def fingerprint(self) -> dict[str, Any]:
+        """The dataset by its commit or bytes, and the settings that decide the rows."""
         return {
             "source": "hub",
             "name": None if self._folder.is_dir() else self.name,
-            "content": self._content(),
+            "content": self._content,
             "splits": [self.split, self.evaluation_split, self.subset],
             "columns": dict(self.columns),
             "max_rows": self.max_rows,
@@ -107,6 +116,7 @@ class HubSource:
     def _folder(self) -> Path:
         return Path(self.name).expanduser()
 
+    @cached_property
     def _content(self) -> str:
         """The commit on the hub, or the SHA-256 of a local folder's files."""
         folder = self._folder

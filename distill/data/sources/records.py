@@ -1,20 +1,38 @@
-"""From one record of a JSONL file or a hub dataset to a row's content, mended or refused.
+"""From records of a JSONL file or a hub dataset to rows: mended or refused, without duplicates.
 
     prompt | messages | turns      the request; `turns` are user turns, answered one after the other
     text | response                the answer to it; `text` alone is a raw document
+    tools                          what the model may call, of `prompt` or `messages`
     format: completion             `prompt` is raw text to continue, not a chat message
     domain, id                     optional
 
+A message has a `role`, a `content` and what else the template can be given (`PARTS`, `LABELS`).
 Anything else in the record is ignored.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distill.data.sources.rows import Chat, Completion, Content, Document, Message
+from distill.data.sources.rows import (
+    PARTS,
+    Chat,
+    Completion,
+    Content,
+    Document,
+    Message,
+    Problem,
+    Row,
+)
+from distill.data.sources.splits import assign_splits, stable_hash
+from distill.errors import UserError
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
+LABELS = ("name", "tool_call_id")
+"""Keys of a message that say whose it is. A template may leave them out."""
+SHOWN = 3
+"""So many bad records are shown of an input that has no good one."""
 
 
 class BadRecordError(Exception):
@@ -29,11 +47,24 @@ class RecordReader:
     repairs: list[str] = field(default_factory=list)
 
     def content(self, record: Mapping[str, Any]) -> Content:
+        """The record's content.
+
+        Raises:
+            BadRecordError: it cannot be used as it is meant.
+        """
+        tools = self._tools(record.get("tools"))
+        content = self._content(record, tools)
+        if tools and (not isinstance(content, Chat) or content.follow_ups):
+            raise BadRecordError("`tools` go with `messages` or a chat `prompt` only")
+        return content
+
+    def _content(self, record: Mapping[str, Any], tools: tuple[Any, ...]) -> Content:
         answer = self._optional_text(record, "response")
         text = self._optional_text(record, "text")
         completion = record.get("format") == "completion"
         if record.get("messages") is not None:
-            return Chat(self._messages(record["messages"], answer if text is None else text))
+            messages = self._messages(record["messages"], answer if text is None else text)
+            return Chat(messages, tools=tools)
         if record.get("turns") is not None:
             turns = self._turns(record["turns"])
             return Chat((user(turns[0]),), turns[1:])
@@ -46,7 +77,7 @@ class RecordReader:
         if completion:
             return Completion(prompt, answer)
         reply = (assistant(answer),) if answer is not None else ()
-        return Chat((user(prompt), *reply))
+        return Chat((user(prompt), *reply), tools=tools)
 
     def _optional_text(self, record: Mapping[str, Any], name: str) -> str | None:
         value = record.get(name)
@@ -94,8 +125,49 @@ class RecordReader:
             raise BadRecordError(
                 f"each message needs a `role` out of {sorted(ROLES)} and a `content`"
             )
-        content = self._text(value.get("content"), f"content of the {value['role']}")
-        return {"role": value["role"], "content": content}
+        message: Message = {"role": value["role"], "content": ""}
+        for name in (*PARTS, *LABELS):
+            if value.get(name):
+                message[name] = self._part(value[name], name)
+        if value.get("content") or "tool_calls" not in message:
+            message["content"] = self._text(value.get("content"), f"content of the {value['role']}")
+        return message
+
+    def _part(self, value: object, name: str) -> Any:
+        if name == "tool_calls":
+            value = _with_arguments(value)
+        if isinstance(value, str):
+            return self._text(value, name)
+        size = len(json.dumps(value, default=str))
+        if size > self.max_characters:
+            raise BadRecordError(f"`{name}` has {size} characters, more than {self.max_characters}")
+        return self._mended_inside(value, name)
+
+    def _tools(self, value: object) -> tuple[Any, ...]:
+        """What the model may call; datasets often hold it as JSON text."""
+        if isinstance(value, str) and value.strip():
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise BadRecordError(f"`tools` is text that is not JSON: {error}") from error
+        if not value:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
+            raise BadRecordError("`tools` must be a list of objects")
+        return tuple(self._part(value, "tools"))
+
+    def _mended_inside(self, value: Any, name: str) -> Any:
+        """The same value with every text in it mended."""
+        if isinstance(value, str):
+            return self._mended(value, name)
+        if isinstance(value, Mapping):
+            return {
+                self._mended(str(key), name): self._mended_inside(inner, name)
+                for key, inner in value.items()
+            }
+        if isinstance(value, list):
+            return [self._mended_inside(inner, name) for inner in value]
+        return value
 
     def _turns(self, value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not value:
@@ -103,9 +175,146 @@ class RecordReader:
         return tuple(self._text(turn, "turns") for turn in value)
 
 
+def _with_arguments(calls: object) -> object:
+    """Tool calls whose arguments are an object, as a server hands them to the template.
+
+    Requests and data sets carry them as JSON text.
+    """
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise BadRecordError("`tool_calls` must be a list of objects")
+    found = []
+    for call in calls:
+        function = call.get("function", call)
+        arguments = function.get("arguments") if isinstance(function, Mapping) else None
+        if isinstance(arguments, str):
+            try:
+                function = {**function, "arguments": json.loads(arguments)}
+            except ValueError as error:
+                raise BadRecordError(f"arguments in `tool_calls` are not JSON: {error}") from error
+        found.append({**call, "function": function} if "function" in call else function)
+    return found
+
+
 def user(content: str) -> Message:
+    """A message of the user's."""
     return {"role": "user", "content": content}
 
 
 def assistant(content: str) -> Message:
+    """A message of the assistant's."""
     return {"role": "assistant", "content": content}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record that could be read, before it has a split."""
+
+    id: str
+    domain: str
+    group: str
+    content: Content
+    file: str
+    line: int
+
+
+@dataclass
+class Table:
+    """Reads records of several files; ids and contents are unique over all of them."""
+
+    max_characters: int
+    problems: list[Problem] = field(default_factory=list)
+    _seen: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def read(
+        self, file: str, records: Iterable[tuple[int, Mapping[str, Any] | BadRecordError]]
+    ) -> list[Entry]:
+        """The records of a file that can be used; the others are in `problems`."""
+        entries = []
+        for line, record in records:
+            reader = RecordReader(self.max_characters)
+            try:
+                entries.append(self._entry(record, reader, file, line))
+            except BadRecordError as bad:
+                self.problems.append(Problem(file, line, str(bad)))
+                continue
+            if reader.repairs:
+                self.problems.append(Problem(file, line, "; ".join(reader.repairs), repaired=True))
+        return entries
+
+    def _entry(
+        self, record: Mapping[str, Any] | BadRecordError, reader: RecordReader, file: str, line: int
+    ) -> Entry:
+        if isinstance(record, BadRecordError):
+            raise record
+        content = reader.content(record)
+        key = f"{content_hash(content):016x}"
+        identity = key if record.get("id") is None else clean(record["id"])
+        for name, value in (("id", identity), ("content", key)):
+            first = self._seen.setdefault((name, value), f"{file}:{line}")
+            if first != f"{file}:{line}":
+                raise BadRecordError(f"same {name} as {first}")
+        domain = clean(record.get("domain") or "default")
+        group = f"{stable_hash(opening(content)):016x}"
+        return Entry(identity, domain, group, content, file, line)
+
+
+def content_hash(content: Content) -> int:
+    """A hash of the content. That of a row without tools is what it was before there were any."""
+    if isinstance(content, Chat) and content.tools:
+        return stable_hash(content, json.dumps(content.tools, sort_keys=True))
+    return stable_hash(content)
+
+
+def clean(value: object) -> str:
+    """A label as text that any file format can store."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+def opening(content: Content) -> str:
+    """The request that a row begins with: two answers to one prompt belong in the same split."""
+    if isinstance(content, Chat):
+        return next(m["content"] for m in content.messages if m["role"] == "user")
+    return content.prompt if isinstance(content, Completion) else content.text
+
+
+def split_rows(
+    training: list[Entry],
+    held_out: list[Entry],
+    fractions: tuple[float, float],
+    problems: list[Problem],
+) -> list[Row]:
+    """Rows in splits; with `held_out` entries these are the evaluation and nothing else is.
+
+    A training entry that opens like a held-out one is left out and added to `problems`.
+    fractions: of the distinct prompts, for validation and for evaluation.
+    """
+    guarded = {entry.group for entry in held_out}
+    leaks = [entry for entry in training if entry.group in guarded]
+    problems += [Problem(e.file, e.line, "same prompt as a held-out row") for e in leaks]
+    kept = [entry for entry in training if entry.group not in guarded]
+    validation, evaluation = fractions
+    splits = assign_splits(
+        (entry.group for entry in kept), validation, 0.0 if held_out else evaluation
+    )
+    return [row(entry, splits[entry.group]) for entry in kept] + [
+        row(entry, "evaluation") for entry in held_out
+    ]
+
+
+def row(entry: Entry, split: str) -> Row:
+    """The entry as a row of a split."""
+    return Row(entry.id, entry.domain, entry.group, split, entry.content)
+
+
+def refuse_without_rows(name: str, entries: list[Entry], problems: list[Problem]) -> None:
+    """Raise a UserError that shows the first problems, when nothing in `name` can be used."""
+    if entries:
+        return
+    skipped = [problem for problem in problems if not problem.repaired and problem.file == name]
+    if not skipped:
+        raise UserError(f"{name} is empty: it needs rows with `prompt`, `messages` or `text`.")
+    shown = "; ".join(f"line {problem.line}: {problem.reason}" for problem in skipped[:SHOWN])
+    raise UserError(
+        f"{name} has no usable row, {len(skipped)} bad ones ({shown}): "
+        "each needs `prompt`, `messages` or `text`."
+    )

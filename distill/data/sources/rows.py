@@ -1,11 +1,13 @@
 """What a source yields: a row, the three kinds of content, and the problems met on the way."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-Message = dict[str, str]
-"""`role` (system, user, assistant or tool) and `content`."""
+Message = dict[str, Any]
+"""`role` (system, user, assistant or tool), `content`, and any of `PARTS`."""
+PARTS = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+"""What a message says beside its content. A row whose template leaves it out is not used."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,13 @@ class Chat:
     """Messages for the serving template. A last message of the user's is for the target to answer.
 
     follow_ups: user turns still to come, each after the answer to the one before. The corpus holds
-    the first answer's prompt only.
+    the first answer's prompt only. tools: what the model is told that it may call.
     """
 
     messages: tuple[Message, ...]
     follow_ups: tuple[str, ...] = ()
+    # Not in the text from which an id is made: rows without tools keep theirs.
+    tools: tuple[dict[str, Any], ...] = field(default=(), repr=False)
 
 
 Content = Document | Completion | Chat
@@ -72,7 +76,8 @@ class Problem:
 class Source(Protocol):
     """rows() is deterministic; check() raises `UserError` and needs no model and no tokenizer.
 
-    fingerprint() holds all that decides the rows: content, not the place where it lies.
+    fingerprint() holds all that decides the rows: content, not the place where it lies. One
+    instance serves a whole job, so what it reads it reads once.
     """
 
     @property
