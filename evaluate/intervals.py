@@ -4,8 +4,9 @@ Percentile bootstraps of 5 to 24 units are too narrow, and the best of twelve ar
 of them: `benchmark/error_rates.py` has the size of both. Here every bound is value ± critical value
 · standard error, on a scale where the estimate is close to normal. The error is the delete-one
 jackknife's (Efron and Stein 1981, "The jackknife estimate of variance", which shows that it is not
-too small on average), and the critical value Student's t with U − 1 degrees of freedom or, for the
-best of several arms, that of the largest of their t statistics.
+too small on average). The critical value is Student's, with fewer degrees of freedom where few
+units have most of the tokens, or, for one of several arms, that of the largest of their t
+statistics.
 
 Shapes: U units (what was drawn independently: see `independence.py`), C columns (the numerator and
 the denominator of each arm), A estimates, "..." any leading axes.
@@ -76,13 +77,15 @@ class Estimates:
     """natural and values [..., A]: before and on the scale; errors [..., A] on the scale.
 
     residuals [..., U, A]: how far each unit pulls the estimate; they sum to 0 over the units, and
-    their correlation is that of the estimates.
+    their correlation is that of the estimates. weights [..., U]: the units' shares of the
+    denominators, in the mean over the arms.
     """
 
     natural: Array
     values: Array
     errors: Array
     residuals: Array
+    weights: Array
 
 
 def ratio(sums: Array) -> Array:
@@ -111,43 +114,56 @@ def jackknife(columns: Array, statistic: Statistic, scale: Scale = LINEAR) -> Es
         without = scale.forward(statistic(total[..., None, :] - columns))
         residuals = (units - 1) * (without.mean(axis=-2, keepdims=True) - without)
         errors = np.sqrt((residuals**2).sum(axis=-2) / (units * np.float64(units - 1)))
-        return Estimates(natural, scale.forward(natural), errors, residuals)
+        weights = (columns[..., 1::2] / total[..., None, 1::2]).mean(axis=-1)
+        return Estimates(natural, scale.forward(natural), errors, residuals, weights)
 
 
-def interval(
-    columns: Array, statistic: Statistic = ratio, scale: Scale = LOG, upper_claims: int = 1
-) -> Interval:
-    """The interval of one estimate that was not chosen among others, from columns [U, C].
+def freedom(weights: Array) -> Array:
+    """Degrees of freedom [...] of the jackknife's error of a mean with the weights [..., U].
 
-    upper_claims: of so many independent intervals, all upper bounds hold at once with 97.5%
-    (Šidák 1967, "Rectangular confidence regions"). It is for floors: "do not ship" is said if one
-    of several upper bounds is too low, so each must be wider; "ship" needs all lower bounds above
-    their floors, which no number of floors makes likelier (Berger 1982, "Multiparameter hypothesis
-    testing and acceptance sampling").
+    They are Satterthwaite's, as Bell and McCaffrey (2002, "Bias reduction in standard errors for
+    linear regression with multi-stage samples", section 4) take them: 2 · mean² / variance of the
+    squared error where the units vary alike. Equal weights have U − 1.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        leverage = (weights / (1 - weights)) ** 2
+        alike = (weights**2).sum(axis=-1)[..., None, None]
+        covariance = alike - weights[..., :, None] - weights[..., None, :]
+        covariance = covariance + np.eye(weights.shape[-1])
+        mean = (leverage * np.diagonal(covariance, axis1=-2, axis2=-1)).sum(axis=-1)
+        pairs = leverage[..., :, None] * leverage[..., None, :] * covariance**2
+        return mean**2 / pairs.sum(axis=(-2, -1))
+
+
+def interval(columns: Array, statistic: Statistic = ratio, scale: Scale = LOG) -> Interval:
+    """The interval of one estimate, from columns [U, C]. UserError if there is no unit."""
+    return intervals(columns, statistic, scale)[0]
+
+
+def intervals(
+    columns: Array, statistic: Statistic = times_as_fast, scale: Scale = LOG, floors: int = 0
+) -> list[Interval]:
+    """Intervals of A estimates, all valid at once: whichever is chosen, by whatever rule.
+
+    All lower bounds are below the truth with 97.5%, and all upper ones above it with 97.5%.
+
+    floors: this is one of so many domains that each have a floor. *Do not ship* is said where one
+    of their upper bounds is too low, so that each is Šidák's (1967, "Rectangular confidence
+    regions for the means of multivariate normal distributions"): with 97.5% all of them hold. They
+    are of one arm each, since choosing a fast one only lifts them. *Ship* needs every lower bound
+    above its floor, which no number of floors makes likelier (Berger 1982, "Multiparameter
+    hypothesis testing and acceptance sampling"), but the choice among the arms does.
 
     Raises:
         UserError: there is no unit.
     """
-    freedom = _units(columns) - 1
+    if not len(columns):
+        raise UserError("no measurement to pool: give at least one prompt")
     found = jackknife(columns, statistic, scale)
-    low, high = (stats.t.isf(tail, freedom) for tail in (TAIL, sidak(upper_claims)))
-    return _bounded(found, 0, float(low), float(high), scale)
-
-
-def simultaneous(
-    columns: Array, statistic: Statistic = times_as_fast, scale: Scale = LOG
-) -> list[Interval]:
-    """Intervals of A estimates, all valid at once: whichever is chosen, by whatever rule.
-
-    All lower bounds are below the truth with 97.5% at least, and so are all upper ones above it.
-    With A = 1 it is `interval`. UserError if there is no unit.
-    """
-    _units(columns)
-    found = jackknife(columns, statistic, scale)
-    critical = critical_value(found.residuals)
-    return [
-        _bounded(found, arm, critical, critical, scale) for arm in range(found.values.shape[-1])
-    ]
+    low = high = critical_value(found)
+    if floors:
+        high = float(stats.t.isf(sidak(floors), freedom(found.weights)))
+    return [_bounded(found, arm, low, high, scale) for arm in range(found.values.shape[-1])]
 
 
 def sidak(claims: int) -> float:
@@ -155,31 +171,32 @@ def sidak(claims: int) -> float:
     return 1 - (1 - TAIL) ** (1 / claims)
 
 
-def critical_value(residuals: Array, draws: int = DRAWS, seed: int = 0) -> float:
+def critical_value(found: Estimates, draws: int = DRAWS, seed: int = 0) -> float:
     """The value that the largest of A t statistics exceeds with probability TAIL.
 
     It is max-t (Hothorn, Bretz and Westfall 2008, "Simultaneous inference in general parametric
-    models", section 3) with the correlation of the residuals [U, A], simulated: `draws` times, U
-    normal vectors of A entries are drawn and their t statistics formed, each with a standard
-    deviation of its own, as those of the arms have. Twelve arms on sixteen units have a correlation
-    that is itself noisy and may be singular; Schäfer and Strimmer's shrinkage (2005, "A shrinkage
-    approach to large-scale covariance matrix estimation", section 2.4) mends both.
+    models", section 3) with the correlation of the residuals, simulated: `draws` times, U normal
+    vectors of A entries are drawn and jackknifed as the measurements are, so that each arm has a
+    standard error of its own. Twelve arms on sixteen units have a correlation that is noisy and may
+    be singular; Schäfer and Strimmer's shrinkage (2005, "A shrinkage approach to large-scale
+    covariance matrix estimation", section 2.4) mends both.
 
-    Estimates without spread take no part. NaN for a single unit.
+    Estimates without spread take no part. NaN where a single unit was counted.
     """
+    residuals, weights = found.residuals, found.weights
     units = len(residuals)
+    told = np.isfinite(found.errors) & (found.errors > 0)
+    arms = int(told.sum())
     if units < 2:
         return float("nan")
-    spread = np.sqrt((residuals**2).sum(axis=0))
-    told = np.isfinite(spread) & (spread > 0)
-    arms = int(told.sum())
     if arms < 2:
-        return float(stats.t.isf(TAIL, units - 1))
-    correlation = _shrunk_correlation(residuals[:, told] / spread[told] * np.sqrt(units - 1))
-    mix = np.linalg.cholesky(correlation + 1e-9 * np.eye(arms)).T
+        return float(stats.t.isf(TAIL, freedom(weights)))
+    standard = residuals[:, told] / (found.errors[told] * np.sqrt(units))
+    tiny = 1e-9 * np.eye(arms)  # for two units, whose correlation of ±1 is not shrunk
+    mix = np.linalg.cholesky(_shrunk_correlation(standard) + tiny).T.astype(np.float64)
     step = max(1, _BLOCK // (arms * units))
     largest = [
-        _largest_t(mix, units, min(step, draws - start), seed + start)
+        _largest_t(mix, weights, min(step, draws - start), seed + start)
         for start in range(0, draws, step)
     ]
     return float(np.quantile(np.concatenate(largest), 1 - TAIL))
@@ -201,7 +218,7 @@ def more_units(speedup: Interval, units: int, margin: float) -> int | None:
     if speedup.low > margin or speedup.error == 0:
         return least
     spread = speedup.error * np.sqrt(units)
-    critical = np.log(speedup.value / speedup.low) / speedup.error
+    critical = np.log(speedup.value / speedup.low) / speedup.error  # also of the largest of many
     tail = stats.t.sf(critical, units - 1)
 
     def enough(number: int) -> bool:
@@ -215,12 +232,6 @@ def more_units(speedup: Interval, units: int, margin: float) -> int | None:
         middle = (short + long) // 2
         short, long = (short, middle) if enough(middle) else (middle, long)
     return max(long - units, least)
-
-
-def _units(columns: Array) -> int:
-    if not len(columns):
-        raise UserError("no measurement to pool: give at least one prompt")
-    return len(columns)
 
 
 def _bounded(found: Estimates, arm: int, below: float, above: float, scale: Scale) -> Interval:
@@ -245,21 +256,24 @@ def _shrunk_correlation(standard: Array) -> Array:
     others = ~np.eye(arms, dtype=bool)
     total = (correlation[others] ** 2).sum()
     share = min(1.0, variance[others].sum() / total) if total else 1.0
-    return (1 - share) * correlation + share * np.eye(arms)
+    return np.asarray((1 - share) * correlation + share * np.eye(arms), dtype=np.float64)
 
 
-def _largest_t(mix: Array, units: int, draws: int, seed: int) -> Array:
+def _largest_t(mix: Array, weights: Array, draws: int, seed: int) -> Array:
     """The largest of the arms' t statistics [draws]; mix [A, A] makes their correlation."""
-    means, deviations = _normals(len(mix), units - 1, draws, seed)
-    variances = ((deviations @ mix) ** 2).mean(axis=0)
-    return ((means @ mix) / np.sqrt(variances)).max(axis=-1)
+    units, arms = len(weights), len(mix)
+    samples = (_normals(units, draws, arms, seed) @ mix).reshape(units, draws * arms)
+    # A unit left out moves the mean by pull · (sample − mean). The variance of these moves is made
+    # from sums over units, which one product gives for all draws.
+    pull = weights / (1 - weights)
+    means, pulled, twice_pulled = np.stack([weights, pull, pull**2]) @ samples
+    total = pulled - means * pull.sum()
+    squares = pull**2 @ samples**2 - 2 * means * twice_pulled + means**2 * (pull**2).sum()
+    errors = np.sqrt((squares - total**2 / units) * (units - 1) / units)
+    return (means / errors).reshape(draws, arms).max(axis=-1)
 
 
 @lru_cache(maxsize=1)
-def _normals(arms: int, freedom: int, draws: int, seed: int) -> tuple[Array, Array]:
-    """For means [draws, A], and for the variances about them [freedom, draws, A]."""
-    generator = np.random.default_rng(seed)
-    return (
-        generator.standard_normal((draws, arms)),
-        generator.standard_normal((freedom, draws, arms)),
-    )
+def _normals(units: int, draws: int, arms: int, seed: int) -> Array:
+    """Standard normal variates [U, draws, A]."""
+    return np.random.default_rng(seed).standard_normal((units, draws, arms))

@@ -14,10 +14,12 @@ the standard deviation and the rest with 0.6 times.
 Shapes: N trials, U units, A arms, D drafts, K values of k.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from distill.evaluate.intervals import (
@@ -26,27 +28,33 @@ from distill.evaluate.intervals import (
     Array,
     Estimates,
     critical_value,
+    freedom,
     jackknife,
     sidak,
     times_as_fast,
 )
+
+Truth = NDArray[np.bool_]
 
 BOOTSTRAP, STUDENT = "percentile bootstrap", "t, simultaneous"
 METHODS = (BOOTSTRAP, STUDENT)
 ACCEPTANCE, DRAFT, CLOCK, LENGTH = 0.08, 0.05, 0.05, 0.08
 """Standard deviations of the logs; LENGTH is of a unit's time for a token, whoever decodes."""
 MOST_TOKENS = 64
+WELL_ABOVE = 1.5
 RESAMPLES = 1000
+DRAWS_OF_A_TRIAL = 2000
+"""For max-t; an evaluation takes more."""
 CHUNK = 100
 """Trials whose resamples exist at once."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """drafts × ks arms on `units` units; or, with domains, one arm on `units` in each of them.
+    """drafts × ks arms on `units` units; with domains, on `units` in each of them.
 
     tie_break: among drafts that are not surely slower, held-out rows name one, whatever its speed;
-    here it is the last. domains: each has a floor that is the margin.
+    here it is the last. domains: each has a floor, which is the margin.
     """
 
     name: str
@@ -71,10 +79,13 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Share:
-    """A simulated mean and its Monte-Carlo standard error."""
+    """A simulated mean and its Monte-Carlo standard error; printed in percent."""
 
     mean: float
     error: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} ± {100 * self.error:.1f}"
 
 
 @dataclass(frozen=True)
@@ -82,9 +93,10 @@ class Rates:
     """What a method does in a setting. Nominal: 0.025, 0.025, 0.95.
 
     false_ships, false_refusals: shares of *ship* and *do not ship* where every true speedup is the
-    margin. coverage: share of champions' intervals that hold the truth. overstatement: by which
-    the champion's measured speedup exceeds the true one in the mean. power: share of *ship* where
-    every true speedup is 1.15 times the margin.
+    margin; with floors, the false ships are those where one domain is at its floor and the others
+    far above it. coverage: share of champions' intervals that hold the truth. overstatement: by
+    which the champion's measured speedup exceeds the true one in the mean. power: share of *ship*
+    where every true speedup is 1.15 times the margin.
     """
 
     setting: Setting
@@ -99,19 +111,23 @@ class Rates:
 def error_rates(
     settings: Sequence[Setting] = SETTINGS,
     methods: Sequence[str] = METHODS,
-    trials: int = 2000,
+    trials: int = 1000,
     seed: int = 0,
 ) -> Iterator[Rates]:
     """For each setting in turn one line a method, of the same simulated evaluations."""
     for setting in settings:
         worthless = _simulate(setting, 1.0, trials, np.random.default_rng([seed, 0]))
         good = _simulate(setting, 1.15, trials, np.random.default_rng([seed, 1]))
+        weak = worthless.copy()
+        weak[:, setting.units :, 2::2] /= WELL_ABOVE
         for method in methods:
-            null, better = (_judge(columns, setting, method) for columns in (worthless, good))
+            null = _judge(worthless, setting, method)
+            one_weak = _judge(weak, setting, method) if setting.domains else null
+            better = _judge(good, setting, method)
             yield Rates(
                 setting,
                 method,
-                false_ships=_share(null.ship),
+                false_ships=_share(one_weak.ship),
                 false_refusals=_share(null.refuse),
                 coverage=_share((null.low <= 0) & (null.high >= 0)),
                 overstatement=_share(np.expm1(null.value)),
@@ -119,11 +135,31 @@ def error_rates(
             )
 
 
+def markdown(found: Iterable[Rates]) -> str:
+    """The table of RESULTS.md, in percent with Monte-Carlo standard errors."""
+    lines = [
+        "| setting | intervals | false *ship* | false *do not ship* | coverage | over | power |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for one in found:
+        cells = (
+            one.setting.name,
+            one.method,
+            one.false_ships,
+            one.false_refusals,
+            one.coverage,
+            one.overstatement,
+            one.power,
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
 def with_heavy_tails(settings: Sequence[Setting] = SETTINGS) -> list[Setting]:
     return [replace(one, name=f"{one.name}, heavy tails", heavy_tails=True) for one in settings]
 
 
-def _share(found: Array) -> Share:
+def _share(found: NDArray[Any]) -> Share:
     return Share(float(np.mean(found)), float(np.std(found) / np.sqrt(len(found))))
 
 
@@ -170,47 +206,53 @@ class _Judged:
     value: Array
     low: Array
     high: Array
-    ship: Array
-    refuse: Array
+    ship: Truth
+    refuse: Truth
 
 
 def _judge(columns: Array, setting: Setting, method: str) -> _Judged:
     """What is concluded at a margin of 1: log speedups above 0 pay."""
-    values, low, high, slower = _METHODS[method](columns, setting)
-    best = _champion(low, slower, setting)
-    value, low, high = (
-        np.take_along_axis(each, best, axis=1)[:, 0] for each in (values, low, high)
-    )
+    bounds = _bootstrap if method == BOOTSTRAP else _student
+    values, low, high, slower = bounds(columns)
+    best = _champion(low, slower, setting, method)
+
+    def of_best(each: Array) -> Array:
+        return np.take_along_axis(each, best, axis=1)[:, 0]
+
+    value, low, high = of_best(values), of_best(low), of_best(high)
     ship, refuse = low > 0, high <= 0
     for domain in range(setting.domains):
         mine = columns[:, domain * setting.units : (domain + 1) * setting.units]
-        _, floor_low, floor_high, _ = _METHODS[method](mine, setting)
-        ship, refuse = ship & (floor_low[:, 0] > 0), refuse | (floor_high[:, 0] <= 0)
+        _, floor_low, floor_high, _ = bounds(mine, setting.domains)
+        ship, refuse = ship & (of_best(floor_low) > 0), refuse | (of_best(floor_high) <= 0)
     return _Judged(value, low, high, ship & ~refuse, refuse)
 
 
-def _champion(low: Array, slower: Array, setting: Setting) -> Array:
-    """The chosen arm [N, 1]: `table.champion` for all trials at once.
+def _champion(low: Array, slower: Truth, setting: Setting, method: str) -> NDArray[np.intp]:
+    """The chosen arm [N, 1], of the highest lower bound unless held-out rows name another draft.
 
-    slower [N, A, A]: whether an arm (last axis) is surely slower than another.
+    Simultaneous bounds hold for any choice, so that a draft may be asked to reach the margin where
+    the fastest does: the tie-break then costs no power.
     """
     best = low.argmax(axis=1)[:, None]
     if not setting.tie_break:
         return best
-    equal = ~np.take_along_axis(slower, best[..., None], axis=1)[:, 0]
+    equal = ~slower
+    if method == STUDENT:
+        equal &= (low > 0) | (low.max(axis=1, keepdims=True) <= 0)
     by_draft = equal.reshape(len(low), setting.drafts, setting.ks).any(axis=2)
     named = setting.drafts - 1 - by_draft[:, ::-1].argmax(axis=1)
-    mine = np.arange(low.shape[1]) // setting.ks == named[:, None]
+    mine = np.equal(np.arange(low.shape[1]) // setting.ks, named[:, None])
     return np.where(mine & equal, low, -np.inf).argmax(axis=1)[:, None]
 
 
-_Bounds = tuple[Array, Array, Array, Array]
-"""Log speedups and their bounds [N, A]; whether an arm is surely slower than another [N, A, A]."""
+_Bounds = tuple[Array, Array, Array, Truth]
+"""Log speedups, their bounds, and whether an arm is surely slower than the fastest: all [N, A]."""
 
 
-def _bootstrap(columns: Array, setting: Setting) -> _Bounds:
-    """Percentiles of the arms' ratios of sums over resampled units, each arm by itself."""
-    del setting
+def _bootstrap(columns: Array, floors: int = 0) -> _Bounds:
+    """Percentiles of the arms' ratios of sums over resampled units, each by itself."""
+    del floors
     units = columns.shape[1]
     generator = np.random.default_rng(0)
     counts = generator.multinomial(units, np.full(units, 1 / units), size=RESAMPLES)
@@ -219,38 +261,36 @@ def _bootstrap(columns: Array, setting: Setting) -> _Bounds:
         chunk = columns[start : start + CHUNK]
         resampled = np.log(times_as_fast(counts @ chunk))
         low, high = np.quantile(resampled, [TAIL, 1 - TAIL], axis=1)
-        arms = low.shape[1]
-        slower = np.zeros((len(chunk), arms, arms), dtype=bool)
-        for arm in range(arms if arms > 1 else 0):
-            lead = resampled - resampled[..., arm : arm + 1]
-            slower[:, arm] = np.quantile(lead, 1 - TAIL, axis=1) < 0
+        fastest = np.take_along_axis(resampled, low.argmax(axis=1)[:, None, None], axis=2)
+        slower = np.quantile(resampled - fastest, 1 - TAIL, axis=1) < 0
         found.append((np.log(times_as_fast(chunk.sum(axis=1))), low, high, slower))
     values, low, high, slower = (np.concatenate(each) for each in zip(*found, strict=True))
     return values, low, high, slower
 
 
-def _student(columns: Array, setting: Setting) -> _Bounds:
-    """The product's intervals: simultaneous over the arms, corrected for the number of floors."""
-    units = columns.shape[1]
+def _student(columns: Array, floors: int = 0) -> _Bounds:
+    """The bounds of `intervals`, for all trials at once."""
     found = jackknife(columns, times_as_fast, LOG)
-    pointwise = stats.t.isf(TAIL, units - 1)
-    critical = np.full((len(columns), 1), pointwise)
+    degrees = freedom(found.weights)[:, None]
+    below = stats.t.isf(TAIL, degrees)
     if found.values.shape[1] > 1:
-        critical[:, 0] = [critical_value(one, draws=2000) for one in found.residuals]
-    above = stats.t.isf(sidak(setting.domains), units - 1) if setting.domains else critical
-    low, high = found.values - critical * found.errors, found.values + above * found.errors
-    return found.values, low, high, _surely_slower(found, pointwise)
+        each = (_of_trial(found, trial) for trial in range(len(columns)))
+        below = np.array([[critical_value(one, DRAWS_OF_A_TRIAL)] for one in each])
+    above = stats.t.isf(sidak(floors), degrees) if floors else below
+    low, high = found.values - below * found.errors, found.values + above * found.errors
+    fastest = low.argmax(axis=1)[:, None]
+    lead = found.residuals - np.take_along_axis(found.residuals, fastest[:, None], axis=2)
+    units = columns.shape[1]
+    behind = found.values - np.take_along_axis(found.values, fastest, axis=1)
+    error = np.sqrt((lead**2).sum(axis=1) / (units * (units - 1)))
+    return found.values, low, high, behind + stats.t.isf(TAIL, degrees) * error < 0
 
 
-def _surely_slower(found: Estimates, critical: float) -> Array:
-    values, residuals = found.values, found.residuals
-    units, arms = residuals.shape[1:]
-    slower = np.zeros((len(values), arms, arms), dtype=bool)
-    for arm in range(arms):
-        lead = residuals - residuals[..., arm : arm + 1]
-        error = np.sqrt((lead**2).sum(axis=1) / (units * (units - 1)))
-        slower[:, arm] = values - values[:, arm : arm + 1] + critical * error < 0
-    return slower
-
-
-_METHODS = {BOOTSTRAP: _bootstrap, STUDENT: _student}
+def _of_trial(found: Estimates, trial: int) -> Estimates:
+    return Estimates(
+        found.natural[trial],
+        found.values[trial],
+        found.errors[trial],
+        found.residuals[trial],
+        found.weights[trial],
+    )

@@ -1,0 +1,41 @@
+"""Units of what is independent: windows, turns, and batches that share a source."""
+
+import pytest
+
+from distill.evaluate.independence import independent_units, source_of
+
+
+@pytest.mark.parametrize(
+    ("id", "source"),
+    [
+        ("json/decoder.py@512", "json/decoder.py"),
+        ("json/decoder.py:1893", "json/decoder.py"),
+        ("chat-7#3", "chat-7"),
+        ("chat-7", "chat-7"),
+        ("part/a:b", "part/a:b"),
+    ],
+)
+def test_a_row_is_of_the_file_or_conversation_that_its_id_begins_with(id: str, source: str) -> None:
+    assert source_of(id) == source
+
+
+def test_batches_that_share_a_file_are_one_unit() -> None:
+    batches = {
+        "b1": ["x.py:10", "y.py:5"],
+        "b2": ["z.py:1", "chat-1"],
+        "b3": ["y.py:90", "w.py:0"],  # shares y.py with b1
+        "b4": ["w.py:7"],  # and w.py with b3, so that it belongs to b1 too
+    }
+    assert independent_units(batches) == {"b1": "b1", "b2": "b2", "b3": "b1", "b4": "b1"}
+
+
+def test_a_batch_that_joins_two_earlier_ones_makes_all_three_one() -> None:
+    batches = {"c": ["a:1", "b:1"], "a": ["a:2"], "b": ["b:2"]}
+    assert independent_units(batches) == {"a": "a", "b": "a", "c": "a"}
+
+
+def test_the_source_may_be_looked_up() -> None:
+    groups = {"math:1": "one", "math:2": "two"}
+    units = {"u": ["math:1"], "v": ["math:2"]}
+    assert independent_units(units, groups.__getitem__) == {"u": "u", "v": "v"}
+    assert independent_units(units) == {"u": "u", "v": "u"}
