@@ -71,6 +71,7 @@ REMOVED = {
     "runs": "use compare.runs",
     "codecs": "use pipeline=benchmark benchmark.what=signals and benchmark.signals",
     "evaluate.racing": "evaluate.max_candidates screens at the same price and names the champion",
+    "evaluate.bootstrap": "intervals are Student's t, simultaneous over all arms; leave it out",
     "evaluate.contexts": "use evaluate.context_edges",
     "certify.prompts": "use certify.num_prompts",
     "probe.contexts": "use probe.context_lengths",

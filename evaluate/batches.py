@@ -11,10 +11,11 @@ Unit = list[Prompt]
 
 
 def units(prompts: Sequence[Prompt], batch_size: int, seed: int) -> list[Unit]:
-    """Units of all prompts; a conversation lies in one unit, whatever the order of `prompts`.
+    """Full batches of prompts; a conversation lies in one unit, whatever the order of `prompts`.
 
     A domain's conversations of like length share a unit; what does not fill one is pooled over the
-    domains. The units come in an order that favours no length and no domain.
+    domains. The shortest of these are left out where they fill no batch: a smaller batch is another
+    load. The units come in an order that favours no length and no domain.
     """
     domains: dict[str, list[Unit]] = {}
     for turns in _conversations(prompts):
@@ -26,16 +27,21 @@ def units(prompts: Sequence[Prompt], batch_size: int, seed: int) -> list[Unit]:
         whole = len(ordered) - len(ordered) % batch_size
         found += _chunks(ordered[:whole], batch_size)
         rest += ordered[whole:]
-    found += _chunks(sorted(rest, key=_by_length), batch_size)
+    rest.sort(key=_by_length)
+    found += _chunks(rest[len(rest) % batch_size :], batch_size)
     return [found[index] for index in np.random.default_rng(seed).permutation(len(found))]
 
 
 def batches(unit: Unit) -> list[list[Prompt]]:
-    """The batches of a unit: its first turns make one, then its second ones, and so on."""
-    return [
+    """The batches of a unit: its first turns make one, then its second ones, and so on.
+
+    Turns that only some of the conversations have make no batch: it would be a smaller one.
+    """
+    by_turn = [
         [prompt for prompt in unit if prompt.turn == turn]
         for turn in sorted({prompt.turn for prompt in unit})
     ]
+    return [batch for batch in by_turn if len(batch) == len(by_turn[0])]
 
 
 def _conversations(prompts: Sequence[Prompt]) -> list[Unit]:

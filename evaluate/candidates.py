@@ -12,6 +12,7 @@ from distill.errors import UserError
 from distill.files import read_json
 from distill.models.identity import ModelIdentity
 from distill.schema import ModelConfig
+from distill.speculative.sampling import Sampling
 from distill.training.callbacks.candidates import (
     CANDIDATES,
     METRICS,
@@ -34,6 +35,10 @@ class HeldOutScores:
     kl: float
     alpha: float
     agreement: float
+
+    def at(self, sampling: Sampling) -> float:
+        """The acceptance that they foretell: greedy decoding accepts where the argmaxes agree."""
+        return self.agreement if sampling.greedy else self.alpha
 
 
 @dataclass(frozen=True)
@@ -118,8 +123,15 @@ def training_names(runs: Iterable[Path]) -> dict[Path, str]:
     }
 
 
-def scores_of_training(candidates: Sequence[Candidate]) -> dict[str, HeldOutScores] | None:
-    """What metrics.json says of each, where one training wrote all of them; else None."""
+def scores_of_training(
+    candidates: Sequence[Candidate], sampling: Sampling
+) -> dict[str, HeldOutScores] | None:
+    """What metrics.json says of each, where one training wrote all of them; else None.
+
+    It is of temperature 1, so it says nothing of another one; argmaxes know no temperature.
+    """
+    if not (sampling.greedy or sampling.temperature == 1.0):
+        return None
     names = [field.name for field in fields(HeldOutScores)]
     trainings = {one.training for one in candidates}
     if (

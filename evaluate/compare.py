@@ -5,16 +5,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from distill.errors import UserError
-from distill.evaluate.pooling import decode_seconds, per_token, speedup
-from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
-from distill.evaluate.statistics import (
-    Bootstrap,
-    Interval,
-    Sums,
-    paired,
-    paired_difference,
-    pooled_ratio,
+from distill.evaluate.independence import source_of
+from distill.evaluate.intervals import LOGIT, Array, Interval, ratio
+from distill.evaluate.pooling import (
+    decode_seconds,
+    over_independent_units,
+    per_token,
+    speedups,
 )
+from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
+from distill.evaluate.statistics import Sums, paired, paired_difference, pooled_ratio
 
 LoadKey = tuple[str, int]
 """Sampling setting and batch size."""
@@ -47,21 +47,29 @@ class Arms:
     def alpha(self) -> Sums:
         """Sums of Σ min(p, q) over tested tokens, by conversation."""
         return Sums.of(
-            self.drafted, lambda row: row.prompt_id, lambda row: row.alpha_sum, lambda r: r.tested
+            self.drafted,
+            lambda row: source_of(row.prompt_id),
+            lambda row: row.alpha_sum,
+            lambda r: r.tested,
         )
 
     def tokens(self) -> Sums:
         """Sums of committed tokens over target passes, by conversation."""
         return Sums.of(
             self.drafted,
-            lambda row: row.prompt_id,
+            lambda row: source_of(row.prompt_id),
             lambda row: row.committed,
             lambda row: row.target_passes,
         )
 
+    def timed(self) -> tuple[list[Measurement], list[Measurement]]:
+        """Plain and drafted rows with the independent units that they belong to."""
+        rows = over_independent_units([*self.plain, *self.drafted])
+        return [r for r in rows if r.arm == PLAIN_ARM], [r for r in rows if r.arm != PLAIN_ARM]
+
     def paces(self) -> list[Sums]:
-        """Seconds per token of plain decoding and of the champion, by clock."""
-        return [per_token(rows, decode_seconds) for rows in (self.plain, self.drafted)]
+        """Seconds per token of plain decoding and of the champion, by independent unit."""
+        return [per_token(rows, decode_seconds) for rows in self.timed()]
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ class Comparison:
         return asdict(self)
 
 
-def compare(first: Side, second: Side, bootstrap: Bootstrap) -> Comparison:
+def compare(first: Side, second: Side) -> Comparison:
     """Compare the champions of both at every common load, over the prompts that both decoded.
 
     Times belong to whole batches, so at batch sizes above 1 only batches of the same prompts count.
@@ -165,12 +173,12 @@ def compare(first: Side, second: Side, bootstrap: Bootstrap) -> Comparison:
     return Comparison(
         names=(first.name, second.name),
         target=targets[0]["id"],
-        loads=[_contrast(first, second, key, bootstrap) for key in common],
+        loads=[_contrast(first, second, key) for key in common],
         skipped=[_name(key) for side in (first, second) for key in side.loads if key not in common],
     )
 
 
-def _contrast(first: Side, second: Side, key: LoadKey, bootstrap: Bootstrap) -> Contrast:
+def _contrast(first: Side, second: Side, key: LoadKey) -> Contrast:
     whole = [side.arms(key) for side in (first, second)]
     timed = [arms.units() for arms in whole]
     units = {unit for unit, prompts in timed[0].items() if timed[1].get(unit) == prompts}
@@ -181,8 +189,7 @@ def _contrast(first: Side, second: Side, key: LoadKey, bootstrap: Bootstrap) -> 
         )
     a, b = (arms.only(units) for arms in whole)
     halves = [
-        _half(kept, len(all_.turns - kept.turns), bootstrap)
-        for kept, all_ in zip((a, b), whole, strict=True)
+        _half(kept, len(all_.turns - kept.turns)) for kept, all_ in zip((a, b), whole, strict=True)
     ]
     return Contrast(
         sampling=key[0],
@@ -190,24 +197,27 @@ def _contrast(first: Side, second: Side, key: LoadKey, bootstrap: Bootstrap) -> 
         turns=len(a.turns),
         first=halves[0],
         second=halves[1],
-        alpha_change=paired_difference(b.alpha(), a.alpha(), bootstrap),
-        tokens_per_pass_change=paired_difference(b.tokens(), a.tokens(), bootstrap),
-        speedup_ratio=paired(
-            [*a.paces(), *b.paces()],
-            lambda each: (each[2] / each[3]) / (each[0] / each[1]),
-            bootstrap,
-        ),
+        alpha_change=paired_difference(b.alpha(), a.alpha()),
+        tokens_per_pass_change=paired_difference(b.tokens(), a.tokens()),
+        speedup_ratio=paired([*a.paces(), *b.paces()], _ratio_of_speedups),
     )
 
 
-def _half(arms: Arms, dropped: int, bootstrap: Bootstrap) -> Half:
+def _ratio_of_speedups(sums: Array) -> Array:
+    """Of plain, drafted, plain, drafted [..., 8]: the second speedup over the first, [..., 1]."""
+    paces = ratio(sums)
+    return (paces[..., 2:3] / paces[..., 3:4]) / (paces[..., 0:1] / paces[..., 1:2])
+
+
+def _half(arms: Arms, dropped: int) -> Half:
+    plain, drafted = arms.timed()
     return Half(
         draft=arms.arm.candidate,
         num_draft_tokens=arms.arm.num_draft_tokens,
         dropped=dropped,
-        alpha=pooled_ratio(arms.alpha(), bootstrap),
-        tokens_per_pass=pooled_ratio(arms.tokens(), bootstrap),
-        speedup=speedup(arms.plain, arms.drafted, decode_seconds, bootstrap),
+        alpha=pooled_ratio(arms.alpha(), LOGIT),
+        tokens_per_pass=pooled_ratio(arms.tokens()),
+        speedup=speedups(plain, [drafted], decode_seconds)[0],
     )
 
 

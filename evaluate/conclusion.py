@@ -5,20 +5,23 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from distill.evaluate.pooling import Part, parts
+from distill.evaluate.pooling import Part, over_independent_units, parts
 from distill.evaluate.records import Measurement
-from distill.evaluate.statistics import Bootstrap
 from distill.evaluate.table import TableRow, champion, tabulate
 from distill.evaluate.verdict import Verdict, judge
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a draft must reach to be served: margin overall, floors by domain."""
+    """What a draft must reach to be served.
 
-    bootstrap: Bootstrap
+    margin: of the speedup end to end; floors: of the same, by domain. decoding_margin: of decoding
+    alone; None: it is not judged.
+    """
+
     margin: float = 1.0
     floors: Mapping[str, float] = field(default_factory=dict)
+    decoding_margin: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,15 @@ class Conclusion:
             "speedup_low": best.speedup.low,
             "speedup_high": best.speedup.high,
             "speedup_end_to_end": best.speedup_end_to_end.value,
+            "speedup_end_to_end_low": best.speedup_end_to_end.low,
+            "speedup_end_to_end_high": best.speedup_end_to_end.high,
             "predicted_speedup": best.predicted_speedup,
             "engine_efficiency": best.engine_efficiency,
             "verdict": verdict.decision,
             "reason": verdict.reason,
             "break_even_alpha": verdict.break_even.alpha if verdict.break_even else None,
             "best_k": verdict.best_k,
+            "more_units": verdict.more_units,
         }
 
 
@@ -71,10 +77,11 @@ def conclude(
 
     held_out: teacher-forced alpha by candidate, which decides between equals (`champion`).
     """
-    table = tabulate(rows, bar.bootstrap)
-    best = champion(table, rows, held_out, bar.bootstrap)
-    domains = parts(rows, best.arm, lambda row: row.domain, bar.bootstrap)
+    rows = over_independent_units(rows)
+    table = tabulate(rows)
+    best = champion(table, rows, held_out, bar.margin)
+    domains = parts(rows, best.arm, lambda row: row.domain, len(bar.floors))
     domains.sort(key=lambda part: part.name)
-    buckets = parts(rows, best.arm, lambda row: row.bucket, bar.bootstrap)
-    verdict = judge(best, table, bar.margin, bar.floors, domains)
+    buckets = parts(rows, best.arm, lambda row: row.bucket)
+    verdict = judge(best, table, bar.margin, bar.floors, domains, bar.decoding_margin)
     return Conclusion(rows, table, best, verdict, domains, buckets)

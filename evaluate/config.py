@@ -47,11 +47,12 @@ class EvaluateConfig:
     num_prompts: int = deciding("measure", default=16)
     """Conversations, spread evenly over the domains; each of their turns is decoded."""
     max_new_tokens: int = deciding("measure", default=64)
-    bootstrap: int = deciding("judge", default=2000)
     margin: float = deciding("judge", default=1.0)
-    """`ship` needs the lower bound of speedup above this."""
+    """`ship` needs the lower bound of the speedup end to end, prompts included, above this."""
+    decoding_margin: float | None = deciding("judge", default=None)
+    """The same for decoding alone; null: it is told and not judged."""
     floors: dict[str, float] = deciding("judge", default_factory=dict)
-    """Domain to the speedup it needs: `+evaluate.floors.code=1.0`."""
+    """Domain to the speedup end to end that it needs: `+evaluate.floors.code=1.0`."""
     gate: bool = deciding(default=False)
     """Exit non-zero on `do not ship`."""
 
@@ -62,7 +63,7 @@ class EvaluateConfig:
                 raise UserError(f"evaluate.{name}={values}: give values from 1 up, each once")
         if self.context_edges != sorted(self.context_edges):
             raise UserError(f"evaluate.context_edges={self.context_edges}: edges must rise")
-        for name in ("num_prompts", "max_new_tokens", "max_candidates", "bootstrap"):
+        for name in ("num_prompts", "max_new_tokens", "max_candidates"):
             if getattr(self, name) < 1:
                 raise UserError(f"evaluate.{name}={getattr(self, name)}: give at least 1")
         if not 0 <= self.confidence_threshold <= 1:

@@ -17,9 +17,8 @@ from distill.data.batching import pack
 from distill.errors import UserError
 from distill.evaluate.candidates import Candidate, HeldOutScores, scores_of_training
 from distill.evaluate.correlation import FEWEST_CANDIDATES
+from distill.evaluate.intervals import LOG, LOGIT, Interval
 from distill.evaluate.statistics import (
-    Bootstrap,
-    Interval,
     Sums,
     paired_difference,
     pooled_ratio,
@@ -30,6 +29,7 @@ from distill.losses.fused import token_scores
 from distill.losses.head import Head
 from distill.losses.kernels import Scores, TokenLoss, worth_compiling
 from distill.speculative.architecture import context_limit
+from distill.speculative.sampling import Sampling
 from distill.teacher.head import check_head, head_of, last_hidden
 
 log = logging.getLogger(__name__)
@@ -85,29 +85,31 @@ class Screening:
 def screen(
     candidates: Sequence[Candidate],
     most: int,
+    sampling: Sampling,
     read: Callable[[], dict[str, HeldOutScores]],
 ) -> Screening:
-    """Choose at most `most` candidates for decoding.
+    """Choose at most `most` candidates for decoding at `sampling`.
 
     The scores that one training wrote of all candidates are taken as they are. Scores of several
     trainings belong to different rows; then `read` lets all candidates read the same held-out rows.
     It also does so where there are enough candidates to correlate the scores with decoding.
     """
     names = [one.name for one in candidates]
-    if (scores := scores_of_training(candidates)) is not None:
+    if (scores := scores_of_training(candidates, sampling)) is not None:
         for name, one in scores.items():
             log.info("held out: %s alpha %.3f, KL %.3f", name, one.alpha, one.kl)
-    elif reads_rows(candidates, most):
+    elif reads_rows(candidates, most, sampling):
         scores = read()
     else:
         return Screening(names, {})
-    return Screening(choose({name: one.alpha for name, one in scores.items()}, names, most), scores)
+    foretold = {name: one.at(sampling) for name, one in scores.items()}
+    return Screening(choose(foretold, names, most), scores)
 
 
-def reads_rows(candidates: Sequence[Candidate], most: int) -> bool:
+def reads_rows(candidates: Sequence[Candidate], most: int, sampling: Sampling) -> bool:
     """Whether the choice needs held-out rows with a text; if not, the target need write none."""
     enough = len(candidates) > most or len(candidates) >= FEWEST_CANDIDATES
-    return enough and scores_of_training(candidates) is None
+    return enough and scores_of_training(candidates, sampling) is None
 
 
 def held_out_scores(
@@ -116,13 +118,10 @@ def held_out_scores(
     rows: Sequence[Trajectory],
     vocabulary_size: int,
     temperature: float,
-    bootstrap: Bootstrap,
 ) -> dict[str, HeldOutScores]:
     """The means of `teacher_forced`; the log tells how far each draft lies below the best."""
-    found = teacher_forced(
-        target, drafts, rows, vocabulary_size, temperature=temperature, bootstrap=bootstrap
-    )
-    for name, gap in behind_the_best(found, bootstrap).items():
+    found = teacher_forced(target, drafts, rows, vocabulary_size, temperature=temperature)
+    for name, gap in behind_the_best(found).items():
         alpha, kl = found[name].alpha, found[name].kl.value
         log.info("held out: %s alpha %s, below the best by %s; KL %.3f", name, alpha, gap, kl)
     return {
@@ -139,7 +138,6 @@ def teacher_forced(
     vocabulary_size: int,
     *,
     temperature: float = 1.0,
-    bootstrap: Bootstrap,
 ) -> dict[str, Agreement]:
     """Compare every draft with the target on the same rows, both at `temperature` (> 0).
 
@@ -165,18 +163,18 @@ def teacher_forced(
         _check_draft(draft, rows)
         sums = _agreements(draft, rows, states, head, temperature)
         del draft  # before the next one is loaded
-        found[name] = pool(sums, bootstrap)
+        found[name] = pool(sums)
     return found
 
 
-def behind_the_best(found: Mapping[str, Agreement], bootstrap: Bootstrap) -> dict[str, Interval]:
+def behind_the_best(found: Mapping[str, Agreement]) -> dict[str, Interval]:
     """How far each draft's alpha lies below the highest, paired over the rows; 0 for the highest.
 
     All read the same rows, so the interval of a difference is narrower than the alphas' own tell.
     """
     alphas = {name: _sums(one.rows, "alpha") for name, one in found.items()}
     best = max(found, key=lambda name: found[name].alpha.value)
-    return {name: paired_difference(alphas[best], one, bootstrap) for name, one in alphas.items()}
+    return {name: paired_difference(alphas[best], one) for name, one in alphas.items()}
 
 
 def choose(alphas: Mapping[str, float], order: Sequence[str], most: int) -> list[str]:
@@ -246,11 +244,11 @@ def _agreements(
     return [found[n] for n in range(len(rows))]
 
 
-def pool(rows: list[RowAgreement], bootstrap: Bootstrap) -> Agreement:
+def pool(rows: list[RowAgreement]) -> Agreement:
     """Means over all tokens of the rows, intervals over rows."""
 
     def mean(name: str) -> Interval:
-        return pooled_ratio(_sums(rows, name), bootstrap)
+        return pooled_ratio(_sums(rows, name), LOG if name == "kl" else LOGIT)
 
     return Agreement(mean("alpha"), mean("kl"), mean("agreement"), rows)
 

@@ -1,6 +1,6 @@
-"""Ratios of sums pooled over prompts, and their bootstrap intervals.
+"""Sums of measurements by independent unit, and the intervals of the ratios formed from them.
 
-Shapes: U units (what is resampled), C columns, R resamples.
+Shapes: U units (what was drawn independently), A arms.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -8,34 +8,22 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distill.errors import UserError
+from distill.evaluate.intervals import (
+    LINEAR,
+    LOG,
+    Array,
+    Interval,
+    Scale,
+    Statistic,
+    difference,
+    interval,
+    intervals,
+    ratio,
+)
 
-Array = NDArray[np.float64]
 Row = TypeVar("Row")
-
-LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A pooled value and its 95% percentile-bootstrap bounds. NaN where nothing was counted."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-@dataclass(frozen=True)
-class Bootstrap:
-    """How intervals are made. The same seed and units give the same resamples."""
-
-    samples: int = 2000
-    seed: int = 0
 
 
 @dataclass
@@ -70,32 +58,42 @@ class Sums:
         return sums
 
 
-def pooled_ratio(sums: Sums, bootstrap: Bootstrap) -> Interval:
-    """Σ numerator / Σ denominator over all units, with its interval over units."""
-    return _interval(sums.columns(), lambda s: _divide(s[..., 0], s[..., 1]), bootstrap)
+def pooled_ratio(sums: Sums, scale: Scale = LOG) -> Interval:
+    """Σ numerator / Σ denominator over all units, with its interval over units.
+
+    scale: `LOG` for a rate, `LOGIT` for a share.
+    """
+    return interval(sums.columns(), ratio, scale)
 
 
-def paired_ratio(a: Sums, b: Sums, bootstrap: Bootstrap) -> Interval:
-    """(ratio of a) / (ratio of b), arms resampled together. UserError if their units differ."""
-    return paired([a, b], lambda ratios: _divide(ratios[0], ratios[1]), bootstrap)
+def times_as_fast(plain: Sums, arms: Sequence[Sums], floors: int = 0) -> list[Interval]:
+    """(ratio of `plain`) / (ratio of each arm), valid for all arms at once.
+
+    floors: see `intervals`. UserError if the arms' units differ.
+    """
+    return intervals(paired_columns([plain, *arms]), floors=floors)
 
 
-def paired_difference(a: Sums, b: Sums, bootstrap: Bootstrap) -> Interval:
-    """(ratio of a) − (ratio of b), arms resampled together. UserError if their units differ."""
-    return paired([a, b], lambda ratios: ratios[0] - ratios[1], bootstrap)
+def paired_difference(a: Sums, b: Sums) -> Interval:
+    """(ratio of a) − (ratio of b), paired over units. UserError if their units differ."""
+    return interval(paired_columns([a, b]), difference, LINEAR)
 
 
-def paired(
-    arms: Sequence[Sums], statistic: Callable[[list[Array]], Array], bootstrap: Bootstrap
-) -> Interval:
-    """`statistic` of the arms' ratios, arms resampled together. UserError if their units differ."""
+def paired(arms: Sequence[Sums], statistic: Statistic, scale: Scale = LOG) -> Interval:
+    """`statistic` of the arms' sums, paired over units. UserError if their units differ."""
+    return interval(paired_columns(arms), statistic, scale)
 
-    def of_ratios(sums: Array) -> Array:
-        return statistic(
-            [_divide(sums[..., 2 * i], sums[..., 2 * i + 1]) for i in range(len(arms))]
-        )
 
-    return _interval(_paired_columns(arms), of_ratios, bootstrap)
+def paired_columns(arms: Sequence[Sums]) -> Array:
+    """[U, 2 · A], in the order of the sorted unit names."""
+    first, *others = (arm.by_unit.keys() for arm in arms)
+    for units in others:
+        if odd := sorted(first ^ units):
+            raise UserError(
+                f"a paired comparison needs the same prompts in all arms; {odd[0]!r} and "
+                f"{len(odd) - 1} more are in one only: measure all arms on the same prompts"
+            )
+    return np.concatenate([arm.columns() for arm in arms], axis=1)
 
 
 def merge_rows(parts: Iterable[Sequence[Row]], key: Callable[[Row], Hashable]) -> list[Row]:
@@ -110,37 +108,3 @@ def merge_rows(parts: Iterable[Sequence[Row]], key: Callable[[Row], Hashable]) -
                 )
             merged[name] = row
     return [merged[name] for name in sorted(merged, key=repr)]
-
-
-def _paired_columns(arms: Sequence[Sums]) -> Array:
-    """[U, 2 · arms], in the order of the sorted unit names."""
-    first, *others = (arm.by_unit.keys() for arm in arms)
-    for units in others:
-        if odd := sorted(first ^ units):
-            raise UserError(
-                f"a paired comparison needs the same prompts in all arms; {odd[0]!r} and "
-                f"{len(odd) - 1} more are in one only: measure all arms on the same prompts"
-            )
-    return np.concatenate([arm.columns() for arm in arms], axis=1)
-
-
-def _interval(
-    columns: Array, statistic: Callable[[Array], Array], bootstrap: Bootstrap
-) -> Interval:
-    """Percentile bootstrap: statistic maps sums [..., C] to values [...]; columns is [U, C]."""
-    if not len(columns):
-        raise UserError("no measurement to pool: give at least one prompt")
-    units = len(columns)
-    generator = np.random.default_rng(bootstrap.seed)
-    counts = generator.multinomial(units, np.full(units, 1 / units), size=bootstrap.samples)
-    values = statistic(counts @ columns)
-    values = values[np.isfinite(values)]  # a resample without a denominator says nothing
-    if not len(values):
-        return Interval(float("nan"), float("nan"), float("nan"))
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(statistic(columns.sum(axis=0))), float(low), float(high))
-
-
-def _divide(numerator: Array, denominator: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.true_divide(numerator, denominator))

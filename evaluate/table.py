@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distill.errors import UserError
+from distill.evaluate.intervals import Interval
 from distill.evaluate.pooling import (
+    alpha,
+    by_arm,
     decode_seconds,
-    over_prompts,
-    per_token,
+    end_to_end_seconds,
     ratio,
-    speedup,
+    speedups,
 )
 from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
-from distill.evaluate.statistics import Bootstrap, Interval, Sums, paired_ratio
 from distill.speculative.prediction import Cost, expected_tokens
 
 
@@ -60,67 +61,79 @@ class TableRow:
         return Cost(self.cost_ratio).speedup(self.expected_tokens, self.drafts_per_pass)
 
 
-def tabulate(rows: Sequence[Measurement], bootstrap: Bootstrap) -> list[TableRow]:
-    """One line per arm, by candidate and k. Rows of one setting only: UserError otherwise."""
+def tabulate(rows: Sequence[Measurement]) -> list[TableRow]:
+    """One line per arm, by candidate and k. Rows of one setting only: UserError otherwise.
+
+    rows: with independent units (`over_independent_units`). The intervals of the speedups hold for
+    all arms at once, so they hold for whichever is chosen.
+    """
     if len({(row.sampling, row.batch_size) for row in rows}) > 1:
         raise UserError(
             "a table is of one sampling setting and one batch size: filter the rows first"
         )
-    by_arm: dict[Arm, list[Measurement]] = {}
-    for row in sorted(rows, key=lambda row: row.key):  # sums of floats depend on their order
-        by_arm.setdefault(row.arm, []).append(row)
-    plain = by_arm.pop(PLAIN_ARM, None)
+    arms = by_arm(rows)
+    plain = arms.pop(PLAIN_ARM, None)
     if plain is None:
         raise UserError("no plain decoding among the rows: there is nothing to be faster than")
-    return [_line(by_arm[arm], plain, bootstrap) for arm in sorted(by_arm, key=_by_name)]
+    ordered = sorted(arms, key=_by_name)
+    every = [arms[arm] for arm in ordered]
+    if not every:
+        return []
+    decoding = speedups(plain, every, decode_seconds)
+    whole = speedups(plain, every, end_to_end_seconds)
+    return [
+        _line(mine, plain, faster, in_all)
+        for mine, faster, in_all in zip(every, decoding, whole, strict=True)
+    ]
 
 
 def fastest(table: Sequence[TableRow]) -> TableRow:
-    """The arm of the highest lower bound of speedup; between equals that of the higher alpha."""
+    """The arm of the highest lower bound of speedup end to end; between equals of more alpha."""
     if not table:
         raise UserError("no candidate was measured: give at least one draft and one k")
-    return max(table, key=lambda row: (row.speedup.low, row.alpha.value))
+    return max(table, key=lambda row: (row.speedup_end_to_end.low, row.alpha.value))
 
 
 def champion(
     table: Sequence[TableRow],
     rows: Sequence[Measurement],
     held_out: Mapping[str, float],
-    bootstrap: Bootstrap,
+    margin: float = 1.0,
 ) -> TableRow:
     """The fastest, or in its place the arm whose draft agrees more on held-out rows.
 
-    Only arms that are not surely slower, paired over the prompts, take part: a few prompts seldom
-    tell neighbouring checkpoints apart, thousands of held-out tokens do. held_out: teacher-forced
-    alpha by candidate; where the fastest has none, decoding alone decides.
+    Only arms that are not surely slower, paired over the prompts, take part, and where the fastest
+    is surely above the margin, only those that are, too: a few prompts seldom tell neighbouring
+    checkpoints apart, thousands of held-out tokens do. held_out: agreement by candidate; where the
+    fastest has none, decoding alone decides.
     """
     best = fastest(table)
     if best.candidate not in held_out:
         return best
-    pace = _pace(rows, best.arm)
+    arms = by_arm(rows)
+    pace = speedups(arms[best.arm], [arms[row.arm] for row in table], end_to_end_seconds)
+    pays = best.speedup_end_to_end.low > margin
     equals = [
         row
-        for row in table
+        for row, speed in zip(table, pace, strict=True)
         if row.candidate in held_out
-        and paired_ratio(pace, _pace(rows, row.arm), bootstrap).high >= 1
+        and not speed.high < 1
+        and (row.speedup_end_to_end.low > margin or not pays)
     ]
     named = max(equals, key=lambda row: held_out[row.candidate]).candidate
     return fastest([row for row in equals if row.candidate == named])
-
-
-def _pace(rows: Sequence[Measurement], arm: Arm) -> Sums:
-    return per_token([row for row in rows if row.arm == arm], decode_seconds)
 
 
 def _by_name(arm: Arm) -> tuple[str, int]:
     return arm.candidate, arm.num_draft_tokens
 
 
-def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstrap) -> TableRow:
-    alpha = over_prompts(rows, "alpha_sum", "tested", bootstrap)
+def _line(
+    rows: list[Measurement], plain: list[Measurement], faster: Interval, in_all: Interval
+) -> TableRow:
+    found = alpha(rows)
     cost = Cost.measured(plain, rows)
-    faster = speedup(plain, rows, decode_seconds, bootstrap)
-    expected, drafts = _expected(rows, alpha.value)
+    expected, drafts = _expected(rows, found.value)
     predicted = cost.speedup(expected, drafts)
     tested = _sum_lists([row.tested_at for row in rows])
     return TableRow(
@@ -128,7 +141,7 @@ def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstra
         num_draft_tokens=rows[0].num_draft_tokens,
         confidence_threshold=rows[0].confidence_threshold,
         units=len({row.unit for row in rows}),
-        alpha=alpha,
+        alpha=found,
         alpha_empirical=ratio(rows, "accepted", "tested"),
         tokens_per_pass=ratio(rows, "committed", "target_passes"),
         draft_utilisation=ratio(rows, "accepted", "drafted"),
@@ -138,9 +151,7 @@ def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstra
         drafts_per_pass=drafts,
         predicted_speedup=predicted,
         speedup=faster,
-        speedup_end_to_end=speedup(
-            plain, rows, lambda row: row.prefill_seconds + row.decode_seconds, bootstrap
-        ),
+        speedup_end_to_end=in_all,
         engine_efficiency=faster.value / predicted,
         tested_at=[int(count) for count in tested],
         alpha_at=[

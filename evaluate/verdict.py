@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 
+from distill.evaluate.intervals import FEWEST_UNITS, Interval, more_units
 from distill.evaluate.pooling import Part
-from distill.evaluate.statistics import Interval
 from distill.evaluate.table import TableRow
 from distill.speculative.prediction import BreakEven, best_k, break_even_alpha
 
@@ -13,13 +13,10 @@ SHIP = "ship"
 DO_NOT_SHIP = "do not ship"
 NOT_ENOUGH = "not enough evidence"
 
-FEWEST_UNITS = 5
-"""A percentile interval from fewer independent clocks than this promises more than it knows."""
-
 
 @dataclass(frozen=True)
 class Floor:
-    """The speedup that a domain needs; decision says whether it has it."""
+    """The speedup end to end that a domain needs; decision says whether it has it."""
 
     domain: str
     floor: float
@@ -31,7 +28,9 @@ class Floor:
 class Verdict:
     """One of the three decisions; best_k is predicted to be fastest at the measured alpha.
 
-    break_even: None if no draft can pay. Both are None where no drafted token was tested.
+    break_even: None if no draft can pay. It and best_k are None where no drafted token was tested,
+    and they are of rounds of a fixed k. more_units: independent prompts or batches that are missing
+    for *ship*, at the measured effect and spread; None where more would not help.
     """
 
     decision: str
@@ -39,6 +38,7 @@ class Verdict:
     break_even: BreakEven | None
     best_k: int | None
     floors: list[Floor]
+    more_units: int | None = None
 
 
 def judge(
@@ -47,36 +47,52 @@ def judge(
     margin: float,
     floors: Mapping[str, float] | None = None,
     domains: Sequence[Part] = (),
+    decoding_margin: float | None = None,
 ) -> Verdict:
     """Ship if the champion's lower bound is above the margin; not if its upper is below.
 
-    floors: the speedup that each domain needs, judged alike on the champion's `domains`: one that
-    is surely missed is enough not to ship, one that is open is not enough evidence. Break-even and
-    best k are of rounds of a fixed k at the measured costs, also where rounds ended by confidence.
+    Judged is the speedup of what a user waits for, end to end, and by `decoding_margin`, where it
+    is given, that of decoding alone. floors: the speedup end to end that each domain needs, judged
+    alike on the champion's `domains`: one that is surely missed is enough not to ship, one that is
+    open is not enough evidence.
     """
     costs = {row.num_draft_tokens: row.cost for row in table if row.candidate == champion.candidate}
     tested = not isnan(champion.alpha.value)  # answers of one token leave nothing to draft
     break_even = break_even_alpha(costs) if tested else None
     checked = [
-        Floor(part.name, floor, part.speedup, _decide(part.speedup, part.units, floor))
+        Floor(part.name, floor, speedup, _decide(speedup, part.units, floor))
         for part in domains
         if (floor := (floors or {}).get(part.name)) is not None
+        and (speedup := part.speedup_end_to_end)
     ]
-    overall = _decide(champion.speedup, champion.units, margin)
-    decisions = {overall, *(floor.decision for floor in checked)}
-    decision = next(d for d in (DO_NOT_SHIP, NOT_ENOUGH, SHIP) if d in decisions)
+    whole = champion.speedup_end_to_end
+    overall = _decide(whole, champion.units, margin)
+    decisions = [overall, *(floor.decision for floor in checked)]
+    if decoding_margin is not None:
+        decisions.append(_decide(champion.speedup, champion.units, decoding_margin))
+    missing = more_units(whole, champion.units, margin) if overall == NOT_ENOUGH else None
     clauses = [
-        _found(champion, overall, margin),
+        _found(champion, overall, margin, missing),
+        *_alone(champion, decoding_margin),
         *(_missed(floor) for floor in checked if floor.decision != SHIP),
         _explain(champion, break_even),
     ]
     return Verdict(
-        decision=decision,
+        decision=next(d for d in (DO_NOT_SHIP, NOT_ENOUGH, SHIP) if d in decisions),
         reason="; ".join(clauses),
         break_even=break_even,
-        best_k=best_k(min(champion.alpha.value, 1.0), costs) if tested else None,
+        best_k=best_k(min(first_alpha(champion), 1.0), costs) if tested else None,
         floors=checked,
+        more_units=missing,
     )
+
+
+def first_alpha(row: TableRow) -> float:
+    """Alpha of a round's first draft, which no threshold leaves out: comparable with break-even.
+
+    At a fixed k it is alpha itself.
+    """
+    return row.alpha_at[0] if row.confidence_threshold else row.alpha.value
 
 
 def _decide(speedup: Interval, units: int, least: float) -> str:
@@ -87,18 +103,31 @@ def _decide(speedup: Interval, units: int, least: float) -> str:
     return DO_NOT_SHIP if speedup.high <= least else NOT_ENOUGH
 
 
-def _found(row: TableRow, decision: str, margin: float) -> str:
+def _found(row: TableRow, decision: str, margin: float, missing: int | None) -> str:
     found = (
-        f"{row.candidate} with k = {row.num_draft_tokens} decodes {_interval(row.speedup)} as fast "
-        "as the target alone"
+        f"{row.candidate} with k = {row.num_draft_tokens} is {_interval(row.speedup_end_to_end)} "
+        "as fast as the target alone, prompts included"
     )
+    if decision == SHIP:
+        return f"{found}, above the margin of {margin:g}"
+    if decision == DO_NOT_SHIP:
+        return f"{found}, which does not reach the margin of {margin:g}"
+    why = f"which has the margin of {margin:g} inside"
     if row.units < FEWEST_UNITS:
-        return f"{found}, but on {row.units} timed batches only: give more prompts"
-    return {
-        SHIP: f"{found}, above the margin of {margin:g}",
-        DO_NOT_SHIP: f"{found}, which does not reach the margin of {margin:g}",
-        NOT_ENOUGH: f"{found}, which has the margin of {margin:g} inside: give more prompts",
-    }[decision]
+        why = f"but on {row.units} independent timings only"
+    if missing is None:
+        return f"{found}, {why}; more prompts would not lift it above the margin"
+    return f"{found}, {why}: about {missing} more independent prompts or batches would decide"
+
+
+def _alone(row: TableRow, margin: float | None) -> list[str]:
+    """Decoding alone, beside what is judged."""
+    found = f"decoding alone it is {_interval(row.speedup)}"
+    if margin is None:
+        return [found]
+    decision = _decide(row.speedup, row.units, margin)
+    how = {SHIP: "above", DO_NOT_SHIP: "not above", NOT_ENOUGH: "not surely above"}[decision]
+    return [f"{found}, {how} its margin of {margin:g}"]
 
 
 def _missed(floor: Floor) -> str:
@@ -113,7 +142,8 @@ def _interval(speedup: Interval) -> str:
 def _explain(row: TableRow, break_even: BreakEven | None) -> str:
     if isnan(row.alpha.value):
         return "no drafted token was tested: give more evaluate.max_new_tokens."
-    alpha = f"its alpha is {row.alpha.value:.2f}"
+    what = "the alpha of first drafts" if row.confidence_threshold else "its alpha"
+    alpha = f"{what} is {first_alpha(row):.2f}"
     if break_even is None:
         return f"{alpha}, and at these costs not even a perfect draft would pay."
     return f"{alpha}, and {break_even.alpha:.2f} (k = {break_even.num_draft_tokens}) breaks even."

@@ -12,7 +12,6 @@ from distill.evaluate.compare import Comparison, Side, compare
 from distill.evaluate.records import MEASUREMENTS, read_rows
 from distill.evaluate.report.comparison import render_comparison
 from distill.evaluate.report.tables import as_text, comparison_table
-from distill.evaluate.statistics import Bootstrap
 from distill.files import read_json, write_json, write_text
 from distill.pipelines.job import Job
 from distill.tracking.client import connect
@@ -38,7 +37,7 @@ def run(job: Job) -> Comparison:
         first, second = (
             _side(job, place, Path(scratch) / str(i)) for i, place in enumerate(places)
         )
-    found = compare(first, second, Bootstrap(job.config.evaluate.bootstrap, job.config.seed))
+    found = compare(first, second)
     folder = job.invocation.folder
     write_json(folder / "compare.json", found.as_json())
     page = folder / "compare.html"

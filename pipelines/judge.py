@@ -14,7 +14,6 @@ from distill.evaluate.outcome import FILE, ONLY_IN_FILE, Considered, Evaluation,
 from distill.evaluate.prompts import check_floors
 from distill.evaluate.records import MEASUREMENTS, read_rows, write_rows
 from distill.evaluate.report.tables import as_text, correlations_table, load_text
-from distill.evaluate.statistics import Bootstrap
 from distill.files import read_json, write_json, write_text
 from distill.pipelines.job import Job
 from distill.pipelines.measure import Measured
@@ -78,10 +77,9 @@ def run(job: Job, measured: Measured) -> Judged:
 def _judge(job: Job, measured: Measured, folder: Path, stage: Run) -> Mapping[str, Any]:
     asked = job.config.evaluate
     rows = read_rows(measured.artifact.path / MEASUREMENTS)
-    bar = Bar(Bootstrap(asked.bootstrap, job.config.seed), asked.margin, asked.floors)
-    held_out = {name: one.alpha for name, one in measured.held_out.items()}
+    bar = Bar(asked.margin, asked.floors, asked.decoding_margin)
     loads = [
-        (load, conclude([row for row in rows if load.of(row)], bar, held_out))
+        (load, conclude([row for row in rows if load.of(row)], bar, _foretold(measured, load)))
         for load in measured.grid.loads()
     ]
     evaluation = Evaluation(
@@ -101,6 +99,11 @@ def _judge(job: Job, measured: Measured, folder: Path, stage: Run) -> Mapping[st
     for name in (MEASUREMENTS, FILE, TABLE):
         stage.log_file(folder / name, "evaluation")
     return {name: value for name, value in evaluation.items() if name not in ONLY_IN_FILE}
+
+
+def _foretold(measured: Measured, load: Load) -> dict[str, float]:
+    """What held-out rows say of each candidate's acceptance under the load's sampling."""
+    return {name: one.at(load.sampling) for name, one in measured.held_out.items()}
 
 
 def _text(loads: list[tuple[Load, Conclusion]], evaluation: Mapping[str, Any]) -> str:

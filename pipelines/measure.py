@@ -34,7 +34,6 @@ from distill.evaluate.screening import (
     reads_rows,
     screen,
 )
-from distill.evaluate.statistics import Bootstrap
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
 from distill.pipelines.train import Training
@@ -112,7 +111,9 @@ def run(job: Job, corpus: Corpus, answered: Corpus | None, training: Training | 
 
 def reads_answers(job: Job) -> bool:
     """Whether rows with a text are needed: to train on, or to screen the candidates."""
-    return job.trains or reads_rows(_named(job), job.config.evaluate.max_candidates)
+    return job.trains or reads_rows(
+        _named(job), job.config.evaluate.max_candidates, job.config.evaluate.samplings[0]
+    )
 
 
 def folders_at(job: Job, place: str) -> list[Path]:
@@ -208,19 +209,18 @@ def _screen(
             for row in load_corpus(answered.path)["validation"].to_list()
         ]
         drafts = {one.name: partial(job.load_draft, one.folder, target) for one in candidates}
-        bootstrap = Bootstrap(asked.bootstrap, job.config.seed)
         found = once(
             work / "held_out.json",
             lambda: {
                 name: asdict(one)
                 for name, one in held_out_scores(
-                    target, drafts, rows, vocabulary_size, _temperature(job), bootstrap
+                    target, drafts, rows, vocabulary_size, _temperature(job)
                 ).items()
             },
         )
         return {name: HeldOutScores(**one) for name, one in found.items()}
 
-    return screen(candidates, asked.max_candidates, read)
+    return screen(candidates, asked.max_candidates, asked.samplings[0], read)
 
 
 def _temperature(job: Job) -> float:

@@ -6,12 +6,17 @@ import pytest
 from distill.files import whole_file, whole_folder, write_json
 
 
+def half_written(writing) -> None:
+    with writing as partial:
+        (partial / "three" if partial.is_dir() else partial).write_text("half")
+        raise RuntimeError
+
+
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_json(path, {"a": 1})
-    with pytest.raises(RuntimeError), whole_file(path) as partial:
-        partial.write_text("half")
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        half_written(whole_file(path))
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -21,9 +26,8 @@ def test_a_folder_is_replaced_whole_or_stays(tmp_path: Path) -> None:
     for text in ("one", "two"):
         with whole_folder(path) as partial:
             (partial / text).write_text(text)
-    with pytest.raises(RuntimeError), whole_folder(path) as partial:
-        (partial / "three").write_text("three")
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        half_written(whole_folder(path))
     assert [one.name for one in path.iterdir()] == ["two"]
     assert list(tmp_path.iterdir()) == [path]
 

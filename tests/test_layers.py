@@ -1,4 +1,4 @@
-"""Arrows between the parts go one way, no import closes a circle, and the links lead to the folders."""
+"""Arrows between the parts go one way, no import closes a circle, and links lead to folders."""
 
 import ast
 import re

@@ -81,8 +81,8 @@ def _measured(numbers: Mapping[str, Any], measurement: Mapping[str, Any]) -> lis
         return ["**Verdict: not measured.**"]
     method = (
         "Exact speculative sampling on held-out prompts, against plain decoding in the same "
-        "engine, dtype and cache, in interleaved pairs; intervals are 95% bootstrap intervals over "
-        "prompts."
+        "engine, dtype and cache, in interleaved pairs; intervals are 95% intervals over "
+        "independent prompts, valid for all drafts and k at once."
     )
     return [
         f"**Verdict: {numbers['verdict']}.**",

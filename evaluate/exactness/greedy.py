@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.speculative.cache import RaggedCache
@@ -88,6 +89,19 @@ def _explain(run: GreedyRun, index: int, plain: list[int], speculative: list[int
     best = logits.max()
     # An output that ends where the other goes on is no matter of rounding: its gap is infinite.
     gaps = [float("inf") if token is None else (best - logits[token]).item() for token in tokens]
-    eps = torch.finfo(run.target.dtype).eps
-    tolerance = ROUNDINGS * eps * logits.abs().max().item()
+    tolerance = WAYS * _rounding(run, prefix, logits)
     return Divergence(index, shared, tokens[0], tokens[1], max(gaps), tolerance)
+
+
+def _rounding(run: GreedyRun, prefix: Tensor, logits: Tensor) -> float:
+    """How far two exact ways to the same logits [V] lie apart here: one pass, and token by token.
+
+    prefix: [1, S]. The largest difference over the vocabulary, and one unit in the last place of
+    the largest logit at least, is measured on this very prefix, so the bound is as tight as the
+    model's own arithmetic.
+    """
+    first = run.target(prefix[:, :-1], use_cache=True)
+    last = run.target(prefix[:, -1:], past_key_values=first.past_key_values)
+    stepwise = last.logits[0, -1, : run.vocabulary_size].float()
+    place = torch.finfo(run.target.dtype).eps * logits.abs().max()
+    return torch.maximum((stepwise - logits).abs().max(), place).item()

@@ -50,36 +50,38 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
         f"{load.sampling_name}, batch {load.batch_size}"
     )
     view.add_column("draft", overflow="fold", min_width=18)
-    counted = ("k", "alpha", "accepted", "tokens/pass", "used", "c", "v", "v = 1", "predicted")
-    _number_columns(view, *counted, "speedup [95%]", "efficiency")
+    counted = ("k", "alpha", "by position", "tokens/pass", "used", "c", "v", "predicted")
+    _number_columns(view, *counted, "decoding [95%]", "efficiency", "end to end [95%]")
     for row in table:
         won = row.arm == champion
         view.add_row(
             f"{row.candidate} ★" if won else row.candidate,
             str(row.num_draft_tokens),
             f"{row.alpha.value:.3f}",
-            f"{row.alpha_empirical:.3f}",
+            " ".join(f"{alpha:.2f}"[-3:] for alpha in row.alpha_at),
             f"{row.tokens_per_pass:.2f}",
             f"{row.draft_utilisation:.0%}",
             f"{row.cost_ratio:.3f}",
             f"{row.verify_cost:.2f}",
-            f"{row.predicted_v1:.2f}×",
             f"{row.predicted_speedup:.2f}×",
             _speedup(row.speedup),
             f"{row.engine_efficiency:.2f}",
+            _speedup(row.speedup_end_to_end),
             style="bold green" if won else None,
         )
     view.caption = (
-        "alpha: chance that the next drafted token is accepted, given the earlier ones were "
-        "(analytic; accepted: counted). used: accepted of all drafted. c: one draft step, v: one "
-        "pass over k+1 tokens, both in target steps. predicted: with v; v = 1: the paper's formula."
-        " efficiency: speedup / predicted. ★ highest lower bound of speedup,"
-        " or its equal with more alpha on held-out rows."
+        "alpha: chance that the next drafted token is accepted, given the earlier ones were; then "
+        "that of the 1st, 2nd, … draft of a round. used: accepted of all drafted. c: one draft "
+        "step, v: one pass over k+1 tokens, both in target steps. predicted: tokens/pass / (v + "
+        "k·c), of decoding alone; efficiency: decoding / predicted. end to end: prompts included. "
+        "The intervals hold for all lines at once. ★ highest lower bound end to end, or its equal "
+        "with more agreement on held-out rows."
     )
     if load.confidence_threshold:
         view.caption += (
             f" k: at most; a round ends behind a token that the draft gave less than "
-            f"{load.confidence_threshold:g}, and alpha is of what was tested."
+            f"{load.confidence_threshold:g}, and alpha is of what was tested. Only the 1st draft "
+            "is never left out."
         )
     return view
 
@@ -88,7 +90,9 @@ def parts_table(what: str, found: Sequence[Part]) -> Table:
     """The champion by domain or by context length."""
     view = Table(title=f"★ by {what}")
     view.add_column(what, no_wrap=True)
-    _number_columns(view, "prompts", "alpha [95%]", "tokens/pass", "speedup [95%]")
+    _number_columns(
+        view, "prompts", "alpha [95%]", "tokens/pass", "decoding [95%]", "end to end [95%]"
+    )
     for part in found:
         alpha = part.alpha
         view.add_row(
@@ -97,6 +101,7 @@ def parts_table(what: str, found: Sequence[Part]) -> Table:
             str(alpha),
             f"{part.tokens_per_pass:.2f}",
             _speedup(part.speedup),
+            _speedup(part.speedup_end_to_end),
         )
     return view
 
@@ -140,7 +145,7 @@ def comparison_table(comparison: Comparison) -> Table:
         )
     view.caption = (
         "Pairs of numbers: of A, of B. Their champions, over prompts that both decoded; (–): the "
-        "dropped ones. Brackets: paired 95% intervals, bootstrapped over prompts."
+        "dropped ones. Brackets: paired 95% intervals over independent prompts."
     )
     return view
 

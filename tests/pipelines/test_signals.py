@@ -108,7 +108,8 @@ def replace(identity, name):
 
 def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
     distill(
-        "pipeline=benchmark", "benchmark.what=signals", "draft=scratch", "benchmark.signals.k=[2,258]", "benchmark.signals.draws=[4]",
+        "pipeline=benchmark", "benchmark.what=signals", "draft=scratch",
+        "benchmark.signals.k=[2,258]", "benchmark.signals.draws=[4]",
         "benchmark.signals.batches=2", "benchmark.signals.encodings=2",
     )  # fmt: skip
     (path,) = (tmp_path / "outputs" / "artifacts" / "codecs").glob("*/codecs.json")
@@ -125,7 +126,8 @@ def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
 
 def test_a_codec_that_the_objective_cannot_take_is_left_out(distill, tmp_path, capsys):
     distill(
-        "pipeline=benchmark", "benchmark.what=signals", "draft=scratch", "objective=acceptance", "benchmark.signals.k=[2]",
+        "pipeline=benchmark", "benchmark.what=signals", "draft=scratch", "objective=acceptance",
+        "benchmark.signals.k=[2]",
         "benchmark.signals.draws=[4,8]", "benchmark.signals.batches=1",
     )  # fmt: skip
     (path,) = (tmp_path / "outputs" / "artifacts" / "codecs").glob("*/codecs.json")
