@@ -13,8 +13,8 @@ from distill.speculative.drafters import Drafter
 from distill.speculative.round_length import DraftLength
 from distill.speculative.sampling import Sampling
 
-ROUNDINGS = 4
-"""Two tokens are a near-tie within four roundings (eps · |largest logit|) of the best logit."""
+WAYS = 2
+"""Plain and speculative decoding each reach a logit by a way of their own: both may be off."""
 
 GREEDY = Sampling(temperature=0)
 

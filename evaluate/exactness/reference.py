@@ -13,7 +13,8 @@ from distill.speculative.sampling import Sampling
 
 PROMPT, OUTPUT = [2, 5, 3], [4, 4]
 """What penalties look at: the prompt's and the output's tokens."""
-SIZE, ROWS = 12, 64
+SIZE, ROWS = 1000, 16
+"""More ids than the engine's own nucleus search looks at first."""
 
 
 def law_error(sampling: Sampling) -> float:
@@ -23,7 +24,8 @@ def law_error(sampling: Sampling) -> float:
     for logits in 3 * torch.randn(ROWS, SIZE, generator=generator):
         theirs = _theirs(sampling, logits)
         distribution = Distribution([sampling], [len(PROMPT)], (EOS,), torch.device("cpu"))
-        ours = distribution(logits[None, None], [[*PROMPT, *OUTPUT]], None)[0, 0]
+        drafts = torch.zeros(1, 0, dtype=torch.long)
+        ours = distribution(logits[None, None], [[*PROMPT, *OUTPUT]], drafts)[0, 0]
         worst = max(worst, (ours.double() - theirs.double()).abs().max().item())
     return worst
 
@@ -31,26 +33,28 @@ def law_error(sampling: Sampling) -> float:
 def _theirs(sampling: Sampling, logits: torch.Tensor) -> torch.Tensor:
     """Probabilities [V] by transformers' processors, in the order in which `generate` has them.
 
-    Frequency and presence penalties are OpenAI's; transformers has no processor for them, so they
-    are subtracted first, as OpenAI's documentation defines them.
+    transformers has no frequency and presence penalties: they are subtracted as OpenAI defines
+    them, frequency · count + presence · [count > 0], between its processors and its warpers.
     """
-    processors = LogitsProcessorList()
+    found, ids = logits.clone(), torch.tensor([[*PROMPT, *OUTPUT]])
+    context = LogitsProcessorList()
     if sampling.repetition_penalty != 1.0:
-        processors.append(
-            logits_process.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
-        )
+        context.append(logits_process.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
     if sampling.min_new_tokens:
-        processors.append(
+        context.append(
             logits_process.MinNewTokensLengthLogitsProcessor(
                 len(PROMPT), sampling.min_new_tokens, [EOS]
             )
         )
-    processors.append(logits_process.TemperatureLogitsWarper(sampling.temperature))
+    found = context(ids, found[None])[0]  # pyright: ignore[reportArgumentType]
+    for token in set(OUTPUT):
+        count = OUTPUT.count(token)
+        found[token] -= sampling.frequency_penalty * count + sampling.presence_penalty
+    warpers = LogitsProcessorList([logits_process.TemperatureLogitsWarper(sampling.temperature)])
     if sampling.top_k:
-        processors.append(logits_process.TopKLogitsWarper(sampling.top_k))
+        warpers.append(logits_process.TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1.0:
-        processors.append(logits_process.TopPLogitsWarper(sampling.top_p))
+        warpers.append(logits_process.TopPLogitsWarper(sampling.top_p))
     if sampling.min_p:
-        processors.append(logits_process.MinPLogitsWarper(sampling.min_p))
-    ids = torch.tensor([[*PROMPT, *OUTPUT]])
-    return processors(ids, logits[None].clone()).softmax(-1)[0]
+        warpers.append(logits_process.MinPLogitsWarper(sampling.min_p))
+    return warpers(ids, found[None]).softmax(-1)[0]  # pyright: ignore[reportArgumentType]
