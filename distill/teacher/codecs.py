@@ -13,7 +13,7 @@ from distill.errors import UserError
 from distill.losses.dense import HiddenSignal
 from distill.losses.fused import Signal
 from distill.losses.head import Head
-from distill.losses.kernels import Divergence
+from distill.losses.mixture import Mixture
 from distill.losses.sparse import (
     Sampled,
     TopK,
@@ -44,7 +44,7 @@ class TargetSignal(Protocol):
         """Raise UserError for arguments that cannot work."""
         ...
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """Raise UserError for a loss that cannot be made of this form of the distribution."""
         ...
 
@@ -83,7 +83,7 @@ class Live:
     def check(self) -> None:
         """Nothing can be wrong."""
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """Every loss can be made of the whole distribution."""
 
 
@@ -93,12 +93,12 @@ class Hidden:
 
     shard_tokens: int = 32768
     cached: ClassVar[bool] = True
-    draws: ClassVar[int] = 0
+    draws = 0  # no annotation: no field
 
     def check(self) -> None:
         _at_least_one("shard_tokens", self.shard_tokens)
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """Every loss can be made of the whole distribution."""
 
     def bytes_per_token(self, head: Head) -> int:
@@ -126,14 +126,14 @@ class TopKTail:
     dtype: str = "float16"
     shard_tokens: int = 32768
     cached: ClassVar[bool] = True
-    draws: ClassVar[int] = 0
+    draws = 0  # no annotation: no field
 
     def check(self) -> None:
         _at_least_one("k", self.k)
         _at_least_one("shard_tokens", self.shard_tokens)
         _check_float(self.dtype)
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """No hard labels, and the temperature at which the signal is kept."""
         check_unlabelled(divergence)
         _check_same_temperature(self.temperature, temperature)
@@ -189,7 +189,7 @@ class Samples:
             )
         _check_float(self.dtype)
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """Forward KL alone, and the temperature at which the signal is kept."""
         check_sampled(divergence)
         check_unlabelled(divergence)
