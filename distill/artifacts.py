@@ -1,30 +1,40 @@
 """A stage's output folder: fingerprinted, committed whole, resumable until then.
 
 `<output>/artifacts/<stage>/<fingerprint>/` appears only when it is complete. While a stage works,
-the folder is called `<fingerprint>.partial` and survives a kill, so that the stage goes on.
+the folder is called `<fingerprint>.partial` and survives a kill, so that the stage goes on. A
+finished folder that was damaged later becomes a partial one again, without what is damaged.
 """
 
 import hashlib
 import json
 import logging
 import os
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from distill.errors import UserError
-from distill.files import write_json
+from distill.files import discard, flush, flush_tree, write_json
+from distill.integrity import damage, record, restamped
 from distill.ranks import is_rank_zero
 from distill.versions import versions
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+RESULTS = 1
+"""Version of what the code makes of the same settings. It is raised by hand when a mistake in a
+loss, in the engine or in a format is mended, so that no artifact made with the mistake is found
+again. Version 1 is no part of the fingerprint: artifacts older than this number stay valid."""
+SHOWN = 4
+"""At most so many differences or damaged files are named in one line."""
+LONGEST_VALUE = 40
+"""Characters; a setting with a longer value, such as a hash, is called `another`."""
 Produce = Callable[[Path], dict[str, Any]]
 
 
@@ -50,7 +60,13 @@ def fingerprint(stage: str, settings: Mapping[str, Any], inputs: Sequence[Artifa
     Library versions are in the manifest but not in the hash: an upgrade must not silently throw
     away hours of training. `force=true` redoes a stage.
     """
-    identity = {"stage": stage, "settings": settings, "inputs": [i.fingerprint for i in inputs]}
+    identity: dict[str, Any] = {
+        "stage": stage,
+        "settings": settings,
+        "inputs": [i.fingerprint for i in inputs],
+    }
+    if RESULTS > 1:
+        identity["results"] = RESULTS
     text = json.dumps(identity, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -64,8 +80,13 @@ def build(
     *,
     force: bool = False,
     collective: bool = False,
+    pieces: Sequence[str] = (),
+    scratch: Sequence[str] = (),
 ) -> Artifact:
     """Return the stage's artifact, making it only when it is not there yet.
+
+    An artifact that is there but damaged is named in a warning and made again: its undamaged
+    `pieces` stay, and without any it is put aside as `<fingerprint>.damaged`.
 
     Args:
         stage: folder name of the stage, such as `train`.
@@ -75,6 +96,9 @@ def build(
         produce: fills the folder and returns its counts; may find its own unfinished work there.
         force: redo even when up to date.
         collective: all ranks work on it together; else rank zero does and the others wait.
+        pieces: patterns of files that `produce` makes one by one and leaves where it finds them,
+            such as `shards/*.parquet`; from them it makes all else again.
+        scratch: names in the folder that serve only an unfinished stage; removed after it.
 
     Raises:
         UserError: the output root cannot be written.
@@ -87,26 +111,37 @@ def build(
     # Jobs of one sweep share stages: the second waits for the first and finds the work done.
     with FileLock(folder.with_suffix(".lock")):
         if force:
-            _discard(folder)
-        elif (folder / MANIFEST).exists():
+            discard(_partial(folder))
+            discard(folder)
+        artifact = _find(stage, folder, pieces)
+        if artifact is None:
+            if not force and not _partial(folder).exists():
+                _explain(stage, folder, settings, inputs)
+            artifact = _make(stage, folder, digest, settings, inputs, produce, scratch)
+        else:
             log.info("%s: up to date (%s)", stage, folder)
-            return load(folder)
-        return _make(stage, folder, digest, settings, inputs, produce)
+        for name in scratch:
+            discard(folder / name)
+        return artifact
 
 
 def load(folder: Path) -> Artifact:
     """Read a finished artifact.
 
     Raises:
-        UserError: the folder holds no finished stage.
+        UserError: the folder holds no finished stage, or its manifest cannot be read.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return Artifact(folder, manifest["fingerprint"], manifest)
     except FileNotFoundError as error:
         raise UserError(
             f"{folder} is not a finished stage: it has no {MANIFEST}; run the stage again"
         ) from error
-    return Artifact(folder, manifest["fingerprint"], manifest)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{folder / MANIFEST} is damaged ({error or 'no object'}): run the stage again"
+        ) from error
 
 
 def make_writable(folder: Path) -> None:
@@ -123,6 +158,67 @@ def make_writable(folder: Path) -> None:
         raise _unwritable(folder, "permission denied")
 
 
+def _find(stage: str, folder: Path, pieces: Sequence[str]) -> Artifact | None:
+    """The finished artifact, or None where there is none, or none that is whole."""
+    if not folder.exists():
+        return None
+    try:
+        artifact = load(folder)
+    except UserError as unreadable:
+        # As after a kill just before the manifest is written: what is there is kept.
+        log.warning("%s: %s; goes on from what the folder holds", stage, unreadable)
+        _reopen(folder)
+        return None
+    written = artifact.manifest.get("files", {})  # none in artifacts of before it was recorded
+    bad = damage(folder, written)
+    if bad:
+        _take_apart(stage, folder, written, bad, pieces)
+        return None
+    if (stamped := restamped(folder, written)) != written:
+        # Copied or touched, and found whole: it need not be read for that again.
+        artifact.manifest["files"] = stamped
+        if os.access(folder, os.W_OK):
+            write_json(folder / MANIFEST, artifact.manifest)
+    return artifact
+
+
+def _take_apart(
+    stage: str,
+    folder: Path,
+    written: Mapping[str, Any],
+    bad: Mapping[str, str],
+    pieces: Sequence[str],
+) -> None:
+    named = _listed([f"{name} {reason}" for name, reason in bad.items()])
+    kept = {
+        name
+        for name in written
+        if name not in bad and any(fnmatch(name, pattern) for pattern in pieces)
+    }
+    if not kept:
+        aside = folder.with_suffix(".damaged")
+        log.warning("%s: %s (%s): made again; the rest is in %s", stage, named, folder, aside.name)
+        discard(aside)
+        folder.replace(aside)
+        return
+    log.warning("%s: %s (%s): made again; %d pieces stay", stage, named, folder, len(kept))
+    # The manifest goes last: until then a kill leaves a folder that is found damaged again.
+    for name in written:
+        if name not in kept:
+            (folder / name).unlink(missing_ok=True)
+    for place in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+        if not any(place.iterdir()):
+            place.rmdir()
+    _reopen(folder)
+
+
+def _reopen(folder: Path) -> None:
+    """Make a finished folder an unfinished one."""
+    discard(_partial(folder))
+    (folder / MANIFEST).unlink(missing_ok=True)
+    folder.replace(_partial(folder))
+
+
 def _make(
     stage: str,
     folder: Path,
@@ -130,8 +226,9 @@ def _make(
     settings: Mapping[str, Any],
     inputs: Sequence[Artifact],
     produce: Produce,
+    scratch: Sequence[str],
 ) -> Artifact:
-    partial = folder.with_suffix(".partial")
+    partial = _partial(folder)
     log.info("%s: %s (%s)", stage, "going on" if partial.exists() else "starting", folder)
     partial.mkdir(exist_ok=True)
     started = time.monotonic()
@@ -139,14 +236,18 @@ def _make(
     manifest = {
         "stage": stage,
         "fingerprint": digest,
+        "results": RESULTS,
         "settings": settings,
         "inputs": {i.manifest["stage"]: i.fingerprint for i in inputs},
         "counts": counts,
         "seconds": round(time.monotonic() - started, 3),
         "versions": versions(),
+        "files": record(partial, without=scratch),
     }
+    flush_tree(partial)
     write_json(partial / MANIFEST, manifest)
     partial.replace(folder)
+    flush(folder.parent)
     return replace(load(folder), fresh=True)
 
 
@@ -155,21 +256,83 @@ def _follow(folder: Path, produce: Produce | None) -> Artifact:
 
     When rank zero fails, the launcher ends this process too.
     """
-    if produce and not (folder / MANIFEST).exists():
-        produce(folder.with_suffix(".partial"))
-    while not (folder / MANIFEST).exists():
+    if produce and not _is_whole(folder):
+        produce(_partial(folder))
+    while not _is_whole(folder):
         time.sleep(0.5)
     return load(folder)
 
 
-def _discard(folder: Path) -> None:
-    shutil.rmtree(folder.with_suffix(".partial"), ignore_errors=True)
-    if folder.exists():
-        # Renamed first: a kill while deleting must not leave a folder that looks finished.
-        doomed = folder.with_suffix(".discarded")
-        shutil.rmtree(doomed, ignore_errors=True)
-        folder.replace(doomed)
-        shutil.rmtree(doomed)
+def _is_whole(folder: Path) -> bool:
+    """Whether a finished folder is there, by its manifest and sizes; rank zero reads the bytes."""
+    try:
+        return not damage(folder, load(folder).manifest.get("files", {}), hashes=False)
+    except UserError:
+        return False
+
+
+def _explain(
+    stage: str, folder: Path, settings: Mapping[str, Any], inputs: Sequence[Artifact]
+) -> None:
+    """Log in one line how the stage differs from the most similar one that is finished."""
+    # As a manifest holds them: lists for tuples, text for what JSON has no form for.
+    plain = json.loads(json.dumps(dict(settings), default=str))
+    wanted = {**_flat(plain), **{i.manifest["stage"]: i.fingerprint for i in inputs}}
+    found = []
+    for manifest in _finished(folder.parent):
+        had = {**_flat(manifest["settings"]), **manifest["inputs"]}
+        differences = list(_differences(had, wanted))
+        if (version := manifest.get("results", 1)) != RESULTS:
+            differences.append(f"results have version {RESULTS} (had {version})")
+        found.append(differences)
+    if nearest := min(found, key=len, default=None):
+        log.info("%s: made anew, because %s", stage, _listed(nearest))
+
+
+def _finished(place: Path) -> Iterator[dict[str, Any]]:
+    """The manifests of a stage's finished artifacts."""
+    for path in sorted(place.glob(f"*/{MANIFEST}")):
+        if path.parent.suffix:  # .damaged
+            continue
+        try:
+            yield load(path.parent).manifest
+        except UserError:
+            continue
+
+
+def _differences(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    for name in [*wanted, *(name for name in had if name not in wanted)]:
+        if name not in wanted:
+            yield f"{name} is gone (was {_short(had[name])})"
+        elif name not in had:
+            yield f"{name} is {_short(wanted[name])} (was not set)"
+        elif had[name] != wanted[name]:
+            old, new = _short(had[name]), _short(wanted[name])
+            yield f"{name} is {new}" if "another" in (old, new) else f"{name} is {new} (was {old})"
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        nested = isinstance(value, Mapping) and value
+        found |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return found
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= LONGEST_VALUE else "another"
+
+
+def _listed(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`; of many the first ones and the number of the others."""
+    shown = [*items[:SHOWN], *([f"{len(items) - SHOWN} more"] if len(items) > SHOWN else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_suffix(".partial")
 
 
 def _unwritable(folder: Path, reason: str | None) -> UserError:

@@ -1,16 +1,15 @@
 """The drafts to measure: where they lie, what they are called and what their training knows."""
 
-import json
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from distill.artifacts import MANIFEST
 from distill.errors import UserError
-from distill.evaluate.correlation import HeldOutScores
-from distill.evaluate.labels import labels
+from distill.files import read_json
 from distill.models.identity import ModelIdentity
 from distill.schema import ModelConfig
 from distill.training.callbacks.candidates import (
@@ -19,6 +18,22 @@ from distill.training.callbacks.candidates import (
     candidate_folders,
     training_of,
 )
+
+FOREIGN = re.compile(r"[^\w\-./: ]")
+COMMON = "base"
+"""The name of a training that does not differ from the most common settings."""
+
+
+@dataclass(frozen=True)
+class HeldOutScores:
+    """Means over the tokens of held-out rows that draft and target both read; none is decoded.
+
+    kl: KL(p‖q) in nats. alpha: Σ_x min(p, q). agreement: share of tokens with the same argmax.
+    """
+
+    kl: float
+    alpha: float
+    agreement: float
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,7 @@ def is_registered(place: str) -> bool:
 def candidate_names(folders: Sequence[Path]) -> list[str]:
     """Folder names; where two trainings wrote the same one, after what tells them apart."""
     often = Counter(folder.name for folder in folders)
-    trainings = labels(_run(folder) for folder in folders)
+    trainings = training_names(_run(folder) for folder in folders)
     names = [
         folder.name if often[folder.name] == 1 else f"{trainings[_run(folder)]}/{folder.name}"
         for folder in folders
@@ -84,6 +99,23 @@ def candidate_names(folders: Sequence[Path]) -> list[str]:
             f"evaluate.candidates: two drafts are called {twice}; name each once or rename one"
         )
     return names
+
+
+def training_names(runs: Iterable[Path]) -> dict[Path, str]:
+    """Names of training folders: `setting:value …`, the settings that are not as in most of them.
+
+    A name holds only characters that MLflow takes in the name of a metric. Where two would be
+    called the same, or a folder has no manifest, it is the folder's own name.
+    """
+    found = {run: _settings(run) for run in dict.fromkeys(runs)}
+    known = [settings for settings in found.values() if settings]
+    names = dict.fromkeys(name for settings in known for name in settings)
+    usual = {name: _usual(name, known) for name in names}
+    given = {run: _label(settings, usual) for run, settings in found.items()}
+    often = Counter(given.values())
+    return {
+        run: label if found[run] and often[label] == 1 else run.name for run, label in given.items()
+    }
 
 
 def scores_of_training(candidates: Sequence[Candidate]) -> dict[str, HeldOutScores] | None:
@@ -107,7 +139,7 @@ def _run(folder: Path) -> Path:
 
 def _candidate(name: str, folder: Path, identity: ModelIdentity) -> Candidate:
     path = folder / METRICS
-    metrics = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    metrics = read_json(path) if path.exists() else {}
     return Candidate(
         name,
         folder,
@@ -117,3 +149,35 @@ def _candidate(name: str, folder: Path, identity: ModelIdentity) -> Candidate:
         metrics,
         training_of(folder.resolve()) if metrics else None,
     )
+
+
+def _settings(run: Path) -> dict[str, str]:
+    path = run / MANIFEST
+    if not path.exists():
+        return {}
+    manifest = read_json(path)
+    inputs = {stage: digest[:12] for stage, digest in manifest["inputs"].items()}
+    return dict(_flat("", manifest["settings"])) | inputs
+
+
+def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _flat(f"{prefix}.{name}" if prefix else str(name), one)
+    else:
+        yield prefix, str(value)
+
+
+def _usual(name: str, settings: Iterable[Mapping[str, str]]) -> str | None:
+    """The most common value, None standing for its absence; the first of equals."""
+    return Counter(one.get(name) for one in settings).most_common(1)[0][0]
+
+
+def _label(settings: Mapping[str, str], usual: Mapping[str, str | None]) -> str:
+    """The settings that are not the usual ones; one that a training lacks is `none`."""
+    different = [
+        f"{name}:{settings.get(name, 'none')}"
+        for name in usual
+        if usual[name] != settings.get(name)
+    ]
+    return FOREIGN.sub("_", " ".join(different)) or COMMON

@@ -114,6 +114,13 @@ class Contrast:
     tokens_per_pass_change: Interval
     speedup_ratio: Interval
 
+    @property
+    def conclusion(self) -> str:
+        """What the interval of the ratio says; A is the first side, B the second."""
+        if self.speedup_ratio.low > 1:
+            return "B is faster"
+        return "A is faster" if self.speedup_ratio.high < 1 else "undecided"
+
 
 @dataclass(frozen=True)
 class Comparison:

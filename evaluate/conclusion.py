@@ -22,10 +22,11 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """One load. rows: every measurement; table: pooled, one line per candidate and k.
+class Conclusion:
+    """What was found at one load.
 
-    domains and buckets: of the champion.
+    rows: every measurement. table: the rows pooled, one line per candidate and k. domains, buckets:
+    the champion within each domain and each context-length bucket.
     """
 
     rows: list[Measurement]
@@ -65,7 +66,7 @@ class Evaluation:
 
 def conclude(
     rows: list[Measurement], bar: Bar, held_out: Mapping[str, float] = MappingProxyType({})
-) -> Evaluation:
+) -> Conclusion:
     """Pool rows of one load, however they were gathered, choose and judge.
 
     held_out: teacher-forced alpha by candidate, which decides between equals (`champion`).
@@ -76,4 +77,4 @@ def conclude(
     domains.sort(key=lambda part: part.name)
     buckets = parts(rows, best.arm, lambda row: row.bucket, bar.bootstrap)
     verdict = judge(best, table, bar.margin, bar.floors, domains)
-    return Evaluation(rows, table, best, verdict, domains, buckets)
+    return Conclusion(rows, table, best, verdict, domains, buckets)

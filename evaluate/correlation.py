@@ -6,21 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
+from distill.evaluate.candidates import HeldOutScores
 from distill.evaluate.table import TableRow
 
 FEWEST_CANDIDATES = 3
 """Two points always lie on a line."""
 PROXIES = ("kl", "teacher_forced_alpha", "agreement")
 MEASURED = ("alpha", "speedup")
-
-
-@dataclass(frozen=True)
-class HeldOutScores:
-    """Means over held-out rows that both models read, none decoded. agreement: of the argmax."""
-
-    kl: float
-    alpha: float
-    agreement: float
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from distill.errors import UserError
 from distill.evaluate.records import Measurement, Prompt
-from distill.speculative.lengths import DraftLength, draft_length
+from distill.speculative.round_length import DraftLength, draft_length
 from distill.speculative.sampling import Sampling
 
 

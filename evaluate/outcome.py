@@ -30,7 +30,7 @@ floor:        domain, floor, decision ("ship" where it holds), speedup (interval
 line:
     sampling, batch_size, candidate, num_draft_tokens, alpha, cost_ratio, verify_cost,
     predicted_v1 (v = 1, the paper's formula), predicted (with v), measured (interval), efficiency
-arm:          everything of `select.TableRow`: alpha and the speedups as intervals, the rest plain
+arm:          everything of `table.TableRow`: alpha and the speedups as intervals, the rest plain
     sampling, batch_size, candidate, num_draft_tokens, confidence_threshold, units, alpha,
     alpha_empirical, tokens_per_pass, draft_utilisation, cost_ratio, verify_cost, expected_tokens,
     drafts_per_pass, predicted_speedup, speedup, speedup_end_to_end, engine_efficiency,
@@ -44,12 +44,13 @@ correlation:  proxy ("kl", "teacher_forced_alpha", "agreement"), measured ("alph
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import isnan
 from typing import Any
 
-from distill.evaluate.conclusion import Evaluation
-from distill.evaluate.correlation import HeldOutScores, correlate
+from distill.evaluate.candidates import HeldOutScores
+from distill.evaluate.conclusion import Conclusion
+from distill.evaluate.correlation import correlate
 from distill.evaluate.load import Load
 from distill.evaluate.table import TableRow
 
@@ -60,7 +61,10 @@ ONLY_IN_FILE = ("table", "candidates", "prompts", "target")
 
 @dataclass(frozen=True)
 class Considered:
-    """A candidate, decoded or not. tokens: it was trained on; held_out: None if not measured."""
+    """A candidate, decoded or not.
+
+    tokens: how many it was trained on, None if unknown. held_out: None if not measured.
+    """
 
     name: str
     weights_sha256: str
@@ -70,23 +74,23 @@ class Considered:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """All that is known at the end."""
+class Evaluation:
+    """All that is known at the end: every load with its conclusion, every candidate, the rest."""
 
-    loads: Sequence[tuple[Load, Evaluation]]
+    loads: Sequence[tuple[Load, Conclusion]]
     considered: Sequence[Considered]
     prompts: Mapping[str, Any]
     target: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
         """The layout above; NaN as null."""
-        first, evaluation = self.loads[0]
-        loads = [self._load(load, one) for load, one in self.loads]
-        best = next(c for c in self.considered if c.name == evaluation.champion.candidate)
+        first, conclusion = self.loads[0]
+        loads = [_load(load, one) for load, one in self.loads]
+        best = next(c for c in self.considered if c.name == conclusion.champion.candidate)
         return _clean(
             {
                 **_setting(first),
-                **evaluation.summary(),
+                **conclusion.summary(),
                 "draft_weights_sha256": best.weights_sha256,
                 "parameter_ratio": best.parameters / self.target["parameters"],
                 "loads": loads,
@@ -98,36 +102,63 @@ class Outcome:
                     for load, one in self.loads
                     for row in one.table
                 ],
-                "candidates": [_candidate(c, evaluation.table) for c in self.considered],
+                "candidates": [_candidate(c, conclusion.table) for c in self.considered],
                 "prompts": dict(self.prompts),
                 "target": dict(self.target),
             }
         )
 
-    def _load(self, load: Load, evaluation: Evaluation) -> dict[str, Any]:
-        return {
-            **_setting(load),
-            **evaluation.summary(),
-            "floors": [asdict(floor) for floor in evaluation.verdict.floors],
-            "domains": [asdict(part) for part in evaluation.domains],
-            "buckets": [asdict(part) for part in evaluation.buckets],
-        }
-
     def _proxies(self) -> dict[str, Any] | None:
-        load, evaluation = self.loads[0]
+        load, conclusion = self.loads[0]
         scores = {c.name: c.held_out for c in self.considered if c.held_out is not None}
-        k = evaluation.champion.num_draft_tokens
-        found = correlate([r for r in evaluation.table if r.num_draft_tokens == k], scores)
+        k = conclusion.champion.num_draft_tokens
+        found = correlate([r for r in conclusion.table if r.num_draft_tokens == k], scores)
         return found and {**_setting(load), "num_draft_tokens": k, **asdict(found)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What other stages read of an evaluation: its verdict and the champion of the first load.
+
+    turns: prompts that were decoded. The bounds are of 95% intervals; None: nothing was counted.
+    """
+
+    verdict: str
+    draft: str
+    draft_weights_sha256: str
+    num_draft_tokens: int
+    turns: int
+    alpha: float | None
+    alpha_low: float | None
+    alpha_high: float | None
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+
+    @classmethod
+    def from_json(cls, evaluation: Mapping[str, Any]) -> "Outcome":
+        """From the content of `evaluation.json`."""
+        known = {**evaluation, "turns": evaluation["prompts"]["turns"]}
+        return cls(**{field.name: known[field.name] for field in fields(cls)})
+
+
+def _load(load: Load, conclusion: Conclusion) -> dict[str, Any]:
+    return {
+        **_setting(load),
+        **conclusion.summary(),
+        "floors": [asdict(floor) for floor in conclusion.verdict.floors],
+        "domains": [asdict(part) for part in conclusion.domains],
+        "buckets": [asdict(part) for part in conclusion.buckets],
+    }
 
 
 def _setting(load: Load) -> dict[str, Any]:
     return {"sampling": load.sampling_name, "batch_size": load.batch_size}
 
 
-def _lines(load: Load, evaluation: Evaluation) -> list[dict[str, Any]]:
+def _lines(load: Load, conclusion: Conclusion) -> list[dict[str, Any]]:
     """What the formulas say of the champion's draft at each k, and what was measured."""
-    draft = evaluation.champion.candidate
+    draft = conclusion.champion.candidate
     return [
         {
             **_setting(load),
@@ -141,7 +172,7 @@ def _lines(load: Load, evaluation: Evaluation) -> list[dict[str, Any]]:
             "measured": asdict(row.speedup),
             "efficiency": row.engine_efficiency,
         }
-        for row in evaluation.table
+        for row in conclusion.table
         if row.candidate == draft
     ]
 

@@ -26,12 +26,6 @@ def speedup(
     return paired_ratio(per_token(plain, seconds), per_token(rows, seconds), bootstrap)
 
 
-def same_units(plain: list[Measurement], rows: list[Measurement]) -> list[Measurement]:
-    """An arm that left the race early is compared on the prompts it decoded."""
-    units = {row.unit for row in rows}
-    return [row for row in plain if row.unit in units]
-
-
 def over_prompts(
     rows: list[Measurement], numerator: str, denominator: str, bootstrap: Bootstrap
 ) -> Interval:
@@ -91,6 +85,6 @@ def _part(
         prompts=len({(row.prompt_id, row.turn) for row in rows}),
         units=len({row.unit for row in rows}),
         alpha=over_prompts(rows, "alpha_sum", "tested", bootstrap),
-        speedup=speedup(same_units(plain, rows), rows, decode_seconds, bootstrap),
+        speedup=speedup(plain, rows, decode_seconds, bootstrap),
         tokens_per_pass=ratio(rows, "committed", "target_passes"),
     )

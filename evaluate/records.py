@@ -9,6 +9,7 @@ import pyarrow
 from pyarrow import parquet
 
 from distill.errors import UserError
+from distill.files import whole_file
 
 MEASUREMENTS = "measurements.parquet"
 PLAIN = "plain"
@@ -106,9 +107,8 @@ def bucket_of(tokens: int, edges: Sequence[int]) -> str:
 
 def write_rows(path: Path, rows: Sequence[Measurement]) -> None:
     """Parquet, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    parquet.write_table(pyarrow.Table.from_pylist([asdict(row) for row in rows]), partial)
-    partial.replace(path)
+    with whole_file(path) as partial:
+        parquet.write_table(pyarrow.Table.from_pylist([asdict(row) for row in rows]), partial)
 
 
 def read_rows(path: Path) -> list[Measurement]:

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from distill.data.batching import pack
 from distill.errors import UserError
-from distill.evaluate.candidates import Candidate, scores_of_training
-from distill.evaluate.correlation import FEWEST_CANDIDATES, HeldOutScores
+from distill.evaluate.candidates import Candidate, HeldOutScores, scores_of_training
+from distill.evaluate.correlation import FEWEST_CANDIDATES
 from distill.evaluate.statistics import (
     Bootstrap,
     Interval,
@@ -30,7 +30,7 @@ from distill.losses.fused import token_scores
 from distill.losses.head import Head
 from distill.losses.kernels import Scores, TokenLoss, worth_compiling
 from distill.losses.mixture import FORWARD_KL
-from distill.speculative.features import context_limit
+from distill.speculative.architecture import context_limit
 from distill.teacher.head import check_head, head_of, last_hidden
 
 log = logging.getLogger(__name__)

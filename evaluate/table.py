@@ -9,7 +9,6 @@ from distill.evaluate.pooling import (
     over_prompts,
     per_token,
     ratio,
-    same_units,
     speedup,
 )
 from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
@@ -77,17 +76,10 @@ def tabulate(rows: Sequence[Measurement], bootstrap: Bootstrap) -> list[TableRow
 
 
 def fastest(table: Sequence[TableRow]) -> TableRow:
-    """Highest lower bound of speedup; between equals the higher alpha.
-
-    Only of those that decoded everything: one that left a race early may have been lucky.
-    """
+    """The arm of the highest lower bound of speedup; between equals that of the higher alpha."""
     if not table:
         raise UserError("no candidate was measured: give at least one draft and one k")
-    most = max(row.units for row in table)
-    return max(
-        (row for row in table if row.units == most),
-        key=lambda row: (row.speedup.low, row.alpha.value),
-    )
+    return max(table, key=lambda row: (row.speedup.low, row.alpha.value))
 
 
 def champion(
@@ -98,9 +90,9 @@ def champion(
 ) -> TableRow:
     """The fastest, or in its place the arm whose draft agrees more on held-out rows.
 
-    Only of those that decoded as much and are not surely slower, paired over the prompts: a few
-    prompts seldom tell neighbouring checkpoints apart, thousands of held-out tokens do.
-    held_out: teacher-forced alpha by candidate; without that of the fastest decoding alone decides.
+    Only arms that are not surely slower, paired over the prompts, take part: a few prompts seldom
+    tell neighbouring checkpoints apart, thousands of held-out tokens do. held_out: teacher-forced
+    alpha by candidate; where the fastest has none, decoding alone decides.
     """
     best = fastest(table)
     if best.candidate not in held_out:
@@ -109,8 +101,7 @@ def champion(
     equals = [
         row
         for row in table
-        if row.units == best.units
-        and row.candidate in held_out
+        if row.candidate in held_out
         and paired_ratio(pace, _pace(rows, row.arm), bootstrap).high >= 1
     ]
     named = max(equals, key=lambda row: held_out[row.candidate]).candidate
@@ -126,9 +117,8 @@ def _by_name(arm: Arm) -> tuple[str, int]:
 
 
 def _line(rows: list[Measurement], plain: list[Measurement], bootstrap: Bootstrap) -> TableRow:
-    plain = same_units(plain, rows)
     alpha = over_prompts(rows, "alpha_sum", "tested", bootstrap)
-    cost = _cost(rows, plain)
+    cost = Cost.measured(plain, rows)
     faster = speedup(plain, rows, decode_seconds, bootstrap)
     expected, drafts = _expected(rows, alpha.value)
     predicted = cost.speedup(expected, drafts)
@@ -168,15 +158,6 @@ def _expected(rows: list[Measurement], alpha: float) -> tuple[float, float]:
         return tokens, ratio(rows, "draft_steps", "verify_steps")
     # Sums of floats may pass 1.
     return (expected_tokens(min(alpha, 1.0), k) if alpha >= 0 else float("nan")), k
-
-
-def _cost(rows: list[Measurement], plain: list[Measurement]) -> Cost:
-    """Both costs from the steps of these very runs: same engine path, context and batch."""
-    step = ratio(plain, "verify_seconds", "verify_steps")
-    return Cost(
-        c=ratio(rows, "draft_seconds", "draft_steps") / step,
-        v=ratio(rows, "verify_seconds", "verify_steps") / step,
-    )
 
 
 def _sum_lists(lists: Sequence[Sequence[float]]) -> list[float]:

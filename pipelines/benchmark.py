@@ -20,7 +20,7 @@ from distill.errors import UserError
 from distill.evaluate.benchmark.decoding import Contest, benchmark
 from distill.evaluate.benchmark.loss import time_losses
 from distill.evaluate.benchmark.signals import Fidelity, codecs_for, compare_codecs
-from distill.evaluate.benchmark.training import TrainingJob, compare_trainers, full_rows
+from distill.evaluate.benchmark.training import TrainingJob, full_rows, prepare_arms, run_arms
 from distill.evaluate.report.tables import (
     as_text,
     decoding_table,
@@ -236,18 +236,23 @@ def _train_arms(job: Job, corpus: Corpus, half: bool, place: Path) -> dict[str, 
         half=half,
         vocabulary_size=size,
     )
-    rows = full_rows(load_corpus(corpus.path)["train"], length)
+    arms = _prepared(job, corpus, work, place)
+    return run_arms(arms, work, place, asked.repetitions)
+
+
+def _prepared(job: Job, corpus: Corpus, work: TrainingJob, place: Path) -> dict[str, list[str]]:
+    """The commands of the arms. Target and draft are in memory no longer than this call."""
+    rows = full_rows(load_corpus(corpus.path)["train"], job.config.data.max_length)
     target = job.target.load()
     draft, _ = make_draft(job, target, corpus)
-    return compare_trainers(
+    return prepare_arms(
         work,
         rows,
-        LiveTeacher(target, size),
+        LiveTeacher(target, work.vocabulary_size),
         lambda folder: save_draft(draft, folder, job.target.folder),
         place,
-        cached=asked.cached,
-        trl_python=asked.trl_python,
-        repetitions=asked.repetitions,
+        cached=job.config.benchmark.cached,
+        trl_python=job.config.benchmark.trl_python,
     )
 
 

@@ -12,6 +12,7 @@ from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
 from distill.teacher.cache import cache_signals
 from distill.teacher.live import LiveTeacher
+from distill.teacher.shards import PIECES
 from distill.tracking.runs import Run
 
 
@@ -55,4 +56,4 @@ def run(job: Job, corpus: Corpus) -> CachedSignal:
             seed=job.config.seed,
         )
 
-    return CachedSignal(job.make("cache", settings, [corpus.artifact], produce))
+    return CachedSignal(job.make("cache", settings, [corpus.artifact], produce, pieces=PIECES))

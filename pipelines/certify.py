@@ -17,7 +17,7 @@ from distill.pipelines.job import Job, Pair
 from distill.pipelines.judge import Judged
 from distill.pipelines.prepare import Corpus
 from distill.speculative.drafters import ModelDrafter
-from distill.speculative.lengths import draft_length
+from distill.speculative.round_length import draft_length
 from distill.tracking.runs import Run
 from distill.versions import versions
 

@@ -10,8 +10,8 @@ from distill.errors import UserError
 from distill.evaluate import outcome
 from distill.evaluate.compare import Comparison, Side, compare
 from distill.evaluate.records import MEASUREMENTS, read_rows
-from distill.evaluate.report.comparison import comparison_view, render_comparison
-from distill.evaluate.report.tables import as_text
+from distill.evaluate.report.comparison import render_comparison
+from distill.evaluate.report.tables import as_text, comparison_table
 from distill.evaluate.statistics import Bootstrap
 from distill.files import read_json, write_json, write_text
 from distill.pipelines.job import Job
@@ -43,7 +43,7 @@ def run(job: Job) -> Comparison:
     write_json(folder / "compare.json", found.as_json())
     page = folder / "compare.html"
     write_text(page, render_comparison(found))
-    sys.stdout.write(f"{as_text(comparison_view(found))}\ncomparison: {page}\n")
+    sys.stdout.write(f"{as_text(comparison_table(found))}\ncomparison: {page}\n")
     return found
 
 

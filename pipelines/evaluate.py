@@ -19,6 +19,6 @@ def run(job: Job, judged: Judged) -> Path:
     page = write_report(job, judged, summarize(job, judged))
     if is_rank_zero():
         sys.stdout.write(f"{judged.table}report: {page}\n")
-    if job.config.evaluate.gate and judged.verdict == DO_NOT_SHIP:
+    if job.config.evaluate.gate and judged.outcome.verdict == DO_NOT_SHIP:
         sys.exit(1)
     return page

@@ -64,7 +64,7 @@ def _method(job: Job, judged: Judged) -> dict[str, Any]:
     """How the numbers of the card were measured; no local paths."""
     asked = job.config.evaluate
     return {
-        "prompts": judged.evaluation["prompts"]["turns"],
+        "prompts": judged.outcome.turns,
         "max_new_tokens": asked.max_new_tokens,
         "batch_size": asked.batch_sizes[0],
         "sampling": plain(asked.samplings[0]),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from distill.content import content
-from distill.data.answers import answer_prompts
+from distill.data.answers import PIECES, answer_prompts
 from distill.data.corpus import load_corpus
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
@@ -37,4 +37,5 @@ def run(job: Job, corpus: Corpus) -> Corpus:
             seed=job.config.seed,
         )
 
-    return Corpus(job.make("generate", settings, [corpus.artifact], produce), unanswered=0)
+    artifact = job.make("generate", settings, [corpus.artifact], produce, pieces=PIECES)
+    return Corpus(artifact, unanswered=0)

@@ -277,12 +277,15 @@ class Job:
         produce: Produce,
         *,
         collective: bool = False,
+        pieces: Sequence[str] = (),
+        scratch: Sequence[str] = (),
         verb: str | None = None,
     ) -> Artifact:
         """The stage's artifact under its own MLflow run; made only if it is not there yet.
 
         settings: what decides the content, apart from the inputs. collective: all ranks work on it
-        together. verb: what the user asks for to get this stage, where that is not its name.
+        together. pieces, scratch: as for `build`. verb: what the user asks for to get this stage,
+        where that is not its name.
         """
         with self.tracked.stage(stage) as run:
             run.log_tags({FINGERPRINT: fingerprint(stage, settings, inputs)})
@@ -294,6 +297,8 @@ class Job:
                 lambda folder: dict(produce(folder, run)),
                 force=self.forces(verb or stage),
                 collective=collective,
+                pieces=pieces,
+                scratch=scratch,
             )
             if artifact.fresh:
                 run.log_metrics(dict(numbers(artifact.counts)))

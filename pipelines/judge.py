@@ -8,9 +8,9 @@ from typing import Any
 from distill.artifacts import Artifact
 from distill.content import content
 from distill.evaluate.candidates import Candidate
-from distill.evaluate.conclusion import Bar, Evaluation, conclude
+from distill.evaluate.conclusion import Bar, Conclusion, conclude
 from distill.evaluate.load import Load
-from distill.evaluate.outcome import FILE, ONLY_IN_FILE, Considered, Outcome
+from distill.evaluate.outcome import FILE, ONLY_IN_FILE, Considered, Evaluation, Outcome
 from distill.evaluate.prompts import check_floors
 from distill.evaluate.records import MEASUREMENTS, read_rows, write_rows
 from distill.evaluate.report.tables import as_text, correlations_table, load_text
@@ -30,20 +30,18 @@ LINEAGE = ("verdict", "alpha", "alpha_low", "alpha_high", "speedup", "speedup_lo
 class Judged:
     """An evaluation that is concluded.
 
-    evaluation: all of `evaluation.json`. summary: its part that `summary.json` holds. draft_folder:
-    where the champion is now; outputs and drafts may be moved after they were measured. lineage:
-    what the champion came from and what it does, without local paths but a target's own id.
+    evaluation: all of `evaluation.json`. summary: its part that `summary.json` holds. outcome: its
+    champion and verdict. draft_folder: where the champion is now; outputs and drafts may be moved
+    after they were measured. lineage: what the champion came from and what it does, without local
+    paths but a target's own id.
     """
 
     artifact: Artifact
     evaluation: Mapping[str, Any]
     summary: Mapping[str, Any]
+    outcome: Outcome
     draft_folder: Path
     lineage: Mapping[str, Any]
-
-    @property
-    def verdict(self) -> str:
-        return self.summary["verdict"]
 
     @property
     def table(self) -> str:
@@ -65,13 +63,15 @@ def run(job: Job, measured: Measured) -> Judged:
 
     artifact = job.make("judge", settings, [measured.artifact], produce, verb="evaluate")
     evaluation = read_json(artifact.path / FILE)
-    best = next(one for one in measured.candidates if one.name == evaluation["draft"])
+    outcome = Outcome.from_json(evaluation)
+    best = next(one for one in measured.candidates if one.name == outcome.draft)
     return Judged(
         artifact,
         evaluation,
         artifact.counts,
+        outcome,
         best.folder.absolute(),
-        _lineage(job, measured, artifact.counts),
+        _lineage(job, measured, outcome),
     )
 
 
@@ -84,7 +84,7 @@ def _judge(job: Job, measured: Measured, folder: Path, stage: Run) -> Mapping[st
         (load, conclude([row for row in rows if load.of(row)], bar, held_out))
         for load in measured.grid.loads()
     ]
-    outcome = Outcome(
+    evaluation = Evaluation(
         loads=loads,
         considered=[_considered(one, measured) for one in measured.candidates],
         prompts=measured.prompts,
@@ -95,18 +95,18 @@ def _judge(job: Job, measured: Measured, folder: Path, stage: Run) -> Mapping[st
         },
     ).as_json()
     write_rows(folder / MEASUREMENTS, rows)
-    write_json(folder / FILE, outcome)
-    write_text(folder / TABLE, _text(loads, outcome))
-    stage.log_table("candidates", [_flat(row) for row in outcome["table"]])
+    write_json(folder / FILE, evaluation)
+    write_text(folder / TABLE, _text(loads, evaluation))
+    stage.log_table("candidates", [_flat(row) for row in evaluation["table"]])
     for name in (MEASUREMENTS, FILE, TABLE):
         stage.log_file(folder / name, "evaluation")
-    return {name: value for name, value in outcome.items() if name not in ONLY_IN_FILE}
+    return {name: value for name, value in evaluation.items() if name not in ONLY_IN_FILE}
 
 
-def _text(loads: list[tuple[Load, Evaluation]], outcome: Mapping[str, Any]) -> str:
+def _text(loads: list[tuple[Load, Conclusion]], evaluation: Mapping[str, Any]) -> str:
     texts = [load_text(load, one) for load, one in loads]
-    if outcome["proxies"] is not None:
-        texts.append(as_text(correlations_table(outcome["proxies"])))
+    if evaluation["proxies"] is not None:
+        texts.append(as_text(correlations_table(evaluation["proxies"])))
     return "".join(texts)
 
 
@@ -120,17 +120,17 @@ def _considered(one: Candidate, measured: Measured) -> Considered:
     )
 
 
-def _lineage(job: Job, measured: Measured, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _lineage(job: Job, measured: Measured, outcome: Outcome) -> dict[str, Any]:
     identity, git = job.target.identity, git_state()
     return {
-        **{name: summary[name] for name in LINEAGE},
-        "num_draft_tokens": summary["num_draft_tokens"],
+        **{name: getattr(outcome, name) for name in LINEAGE},
+        "num_draft_tokens": outcome.num_draft_tokens,
         "target": identity.id,
         "target_revision": identity.revision,
         "target_weights_sha256": identity.weights_sha256,
         "tokenizer_sha256": identity.tokenizer_sha256,
         "template_sha256": identity.template_sha256,
-        "draft_weights_sha256": summary["draft_weights_sha256"],
+        "draft_weights_sha256": outcome.draft_weights_sha256,
         "data_fingerprint": measured.corpus.artifact.fingerprint,
         COMMIT_TAG: git.commit if git else None,
     }

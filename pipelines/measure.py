@@ -17,8 +17,7 @@ from transformers import AutoTokenizer
 from distill.artifacts import Artifact
 from distill.content import content
 from distill.data.corpus import load_corpus
-from distill.evaluate.candidates import Candidate, drafts_at, make_candidates
-from distill.evaluate.correlation import HeldOutScores
+from distill.evaluate.candidates import Candidate, HeldOutScores, drafts_at, make_candidates
 from distill.evaluate.measure import Grid, measure_candidates
 from distill.evaluate.prompts import (
     PromptFile,

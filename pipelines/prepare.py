@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from distill.artifacts import Artifact
 from distill.content import content
 from distill.data.corpus import build_corpus
-from distill.data.self_prompt import PROMPTS, write_prompts
+from distill.data.self_prompt import PIECES, PROMPTS, write_prompts
 from distill.data.sources import SelfPromptedSource
 from distill.data.sources.self_prompted import self_prompted
 from distill.data.user_turn import UserTurn, user_turn
@@ -89,6 +89,6 @@ def _self_prompted(job: Job, source: SelfPromptedSource) -> Artifact:
             seed=job.config.seed,
         )
 
-    artifact = job.make("self_prompt", settings, [], produce, verb="prepare")
+    artifact = job.make("self_prompt", settings, [], produce, pieces=PIECES, verb="prepare")
     source.read(artifact.path / PROMPTS)
     return artifact

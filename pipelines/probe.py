@@ -15,9 +15,9 @@ import torch
 
 from distill.content import content, plain
 from distill.errors import UserError
-from distill.evaluate.benchmark.probe import Prospect, advice, bills_table, probe
+from distill.evaluate.benchmark.probe import Prospect, advice, probe
 from distill.evaluate.benchmark.step_times import Setting
-from distill.evaluate.report.tables import as_text, prospects_table
+from distill.evaluate.report.tables import as_text, bills_table, prospects_table
 from distill.files import write_json, write_text
 from distill.losses.fused import chunk_tokens
 from distill.models.draft import initialise_draft

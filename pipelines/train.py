@@ -21,7 +21,6 @@ from distill.models.svd import HeadStatistics, measure_statistics
 from distill.pipelines.cache import CachedSignal
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
-from distill.ranks import is_rank_zero
 from distill.teacher import Teacher
 from distill.teacher.cached import CachedTeacher
 from distill.teacher.head import check_packing
@@ -30,7 +29,7 @@ from distill.tracking.lightning import lightning_logger
 from distill.tracking.runs import Run
 from distill.training.callbacks.candidates import CANDIDATES, candidate_folders
 from distill.training.callbacks.decoding import Decoding
-from distill.training.callbacks.resume import RESUME, remove_resumable
+from distill.training.callbacks.resume import RESUME
 from distill.training.on_policy import OnPolicy
 from distill.training.run import train_draft
 
@@ -90,10 +89,8 @@ def run(job: Job, corpus: Corpus, signal: CachedSignal | None) -> Training:
         return counts | {"candidates": [Path(path).name for path in counts["candidates"]]}
 
     inputs = [corpus.artifact] if signal is None else [corpus.artifact, signal.artifact]
-    artifact = job.make("train", settings, inputs, produce, collective=True)
-    if is_rank_zero():
-        # Not before it is whole: a kill on the last step still goes on from them.
-        remove_resumable(artifact.path / RESUME)
+    # Checkpoints go when it is whole, not before: a kill on the last step still goes on from them.
+    artifact = job.make("train", settings, inputs, produce, collective=True, scratch=[RESUME])
     counts = artifact.counts
     return Training(artifact, counts["train_tokens"], counts["tokens_per_second"])
 
@@ -195,8 +192,9 @@ def _decoding(job: Job, corpus: Corpus, target: "PreTrainedModel") -> Decoding:
     prompts = [tokens for tokens in prompts if len(tokens) <= longest][: trainer.decode_num_prompts]
     if len(prompts) < trainer.decode_num_prompts:
         raise UserError(
-            f"trainer.decode_num_prompts={trainer.decode_num_prompts}, but {len(prompts)} validation rows "
-            "have a prompt that leaves room to decode: lower it, or raise data.validation_rows"
+            f"trainer.decode_num_prompts={trainer.decode_num_prompts}, but {len(prompts)} "
+            "validation rows have a prompt that leaves room to decode: lower it, or raise "
+            "data.validation_rows"
         )
     return Decoding(
         target,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from distill.artifacts import MANIFEST, Artifact, build, load
+from distill.artifacts import MANIFEST, Artifact, build, fingerprint, load
 from distill.errors import UserError
 
 
@@ -117,3 +117,147 @@ def test_manifest_tells_what_it_was_made_of(tmp_path):
     assert manifest["inputs"] == {"stage": corpus.fingerprint}
     assert manifest["settings"] == {"b": 2}
     assert manifest["versions"]["python"] == sys.version.split()[0]
+
+
+def shards(folder):
+    """A stage that makes three pieces one by one, and a summary of them."""
+    made = []
+    for number in range(3):
+        path = folder / "shards" / f"{number}.bin"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(bytes(range(100)) * (number + 1))
+            made.append(number)
+    if anew := not (folder / "whole").exists():
+        (folder / "whole").mkdir()
+        (folder / "whole" / "sizes").write_text("100 200 300")
+    return {"made": made, "summary": anew}
+
+
+def build_shards(root):
+    return build("cache", root, {"a": 1}, [], shards, pieces=["shards/*.bin"])
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:50])
+
+
+def zero_the_end(path):
+    path.write_bytes(path.read_bytes()[:-40] + bytes(40))
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (cut, "has 50 of 200 bytes"),
+        (os.remove, "is missing"),
+        (zero_the_end, "holds other bytes than were written"),
+    ],
+)
+def test_a_damaged_piece_is_named_and_made_again_alone(tmp_path, caplog, harm, says):
+    """CACHE-DAMAGE."""
+    first = build_shards(tmp_path)
+    whole = {p: p.read_bytes() for p in first.path.rglob("*") if p.is_file() and p.name != MANIFEST}
+    harm(first.path / "shards" / "1.bin")
+    again = build_shards(tmp_path)
+    assert again.fresh
+    assert again.counts == {"made": [1], "summary": True}
+    assert {p: p.read_bytes() for p in whole} == whole
+    [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert f"shards/1.bin {says}" in warning
+    assert "2 pieces stay" in warning
+    assert not build_shards(tmp_path).fresh
+
+
+def test_what_is_made_of_pieces_is_made_again_from_them(tmp_path):
+    first = build_shards(tmp_path)
+    (first.path / "whole" / "sizes").write_text("100 200 3")
+    again = build_shards(tmp_path)
+    assert again.counts == {"made": [], "summary": True}
+    assert (again.path / "whole" / "sizes").read_text() == "100 200 300"
+
+
+def test_a_damaged_stage_without_pieces_starts_from_nothing_and_is_put_aside(tmp_path, caplog):
+    calls = []
+    first = make(tmp_path, calls)
+    (first.path / "data").write_text("whale")
+    assert make(tmp_path, calls).fresh
+    assert calls == [[], []]
+    assert (first.path.with_suffix(".damaged") / "data").read_text() == "whale"
+    assert "data holds other bytes than were written" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["", '{"stage": "st', "[]", None])
+def test_an_unreadable_manifest_is_made_again_from_what_is_there(tmp_path, caplog, content):
+    first = build_shards(tmp_path)
+    manifest = first.path / MANIFEST
+    manifest.unlink() if content is None else manifest.write_text(content)
+    with pytest.raises(UserError, match="run the stage again"):
+        load(first.path)
+    again = build_shards(tmp_path)
+    assert again.counts == {"made": [], "summary": False}
+    assert [r.levelname for r in caplog.records].count("WARNING") == 1
+
+
+def test_files_that_were_copied_are_read_once_and_then_trusted(tmp_path, monkeypatch):
+    first = build_shards(tmp_path)
+    os.utime(first.path / "shards" / "1.bin", ns=(1, 1))
+    assert not build_shards(tmp_path).fresh
+    monkeypatch.setattr("distill.integrity._sha256", lambda path: pytest.fail(f"{path} is read"))
+    assert not build_shards(tmp_path).fresh
+
+
+def test_artifacts_of_before_files_were_recorded_stay_valid(tmp_path):
+    first = make(tmp_path, [])
+    manifest = json.loads((first.path / MANIFEST).read_text())
+    for name in ("files", "results"):
+        del manifest[name]
+    (first.path / MANIFEST).write_text(json.dumps(manifest))
+    (first.path / "data").write_text("changed by nobody knows whom")
+    assert not make(tmp_path, []).fresh
+
+
+def test_scratch_serves_the_unfinished_stage_only(tmp_path):
+    def produce(folder):
+        (folder / "resume").mkdir(exist_ok=True)
+        (folder / "resume" / "checkpoint").touch()
+        return {}
+
+    def once_more():
+        return build("train", tmp_path, {}, [], produce, scratch=["resume"])
+
+    assert not (once_more().path / "resume").exists()
+    found = once_more()
+    assert not found.fresh
+    assert list(found.manifest["files"]) == []
+
+
+def test_version_one_of_results_hashes_as_before_there_was_one(tmp_path, monkeypatch):
+    before = fingerprint("train", {"lr": 0.1}, [])
+    assert before == "d5c2544dccad7a1e351d85cc803ac30cbfc63c1a352a8db73ccb14daf5557363"
+    monkeypatch.setattr("distill.artifacts.RESULTS", 2)
+    assert fingerprint("train", {"lr": 0.1}, []) != before
+
+
+def test_a_stage_made_anew_says_what_differs_from_the_nearest(tmp_path, caplog):
+    caplog.set_level("INFO")
+    corpus, other = (make(tmp_path, [], {"rows": rows}) for rows in (1, 2))
+
+    def train(settings, source):
+        caplog.clear()
+        build("train", tmp_path, settings, [source], note([]))
+        return [m for m in caplog.messages if "made anew," in m]
+
+    objective = {"divergence": "forward_kl", "temperature": 1}
+    assert train({"objective": objective, "seed": 0, "hash": "a" * 64}, corpus) == []
+    assert train({"objective": objective, "seed": 0, "hash": "a" * 64}, corpus) == []
+    changed = {"objective": objective | {"divergence": "acceptance"}, "seed": 0, "hash": "b" * 64}
+    assert train(changed, other) == [
+        "train: made anew, because objective.divergence is acceptance (was forward_kl), "
+        "hash is another and stage is another"
+    ]
+    assert train(changed | {"seed": 1, "more": [1]}, other) == [
+        "train: made anew, because seed is 1 (was 0) and more is [1] (was not set)"
+    ]
+    del changed["seed"]
+    assert train(changed, other) == ["train: made anew, because seed is gone (was 0)"]

@@ -52,7 +52,7 @@ def test_part_of_the_study_changes_the_recipe_and_nothing_else(name):
         check(["+experiment=recipe_study"]),
         check(["+experiment=recipe_study", f"+study={name}"]),
     )
-    assert (base == cfg) == (name == "base")
+    assert (base == cfg) == (name == "forward_kl")
     for same in ("name", "target", "budget", "evaluate", "schedule", "seed"):
         assert base[same] == cfg[same]
 

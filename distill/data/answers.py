@@ -12,19 +12,25 @@ from filelock import FileLock
 from transformers import PreTrainedModel
 
 from distill.data.corpus import DATASET, FEATURES, save_corpus, unanswered
-from distill.data.progress import Progress
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
+from distill.files import whole_file
+from distill.progress import Progress
 from distill.schema import GenerateConfig
+from distill.shards import numbered, share
 from distill.speculative.decode import decode
 from distill.speculative.sampling import Sampling
 
 SHARDS = "shards"
+PIECES = (f"{SHARDS}/*.parquet",)
+"""Files that are made one by one: what is left of them after damage serves again."""
 ANSWERED_SPLITS = ("train", "validation")
 """An evaluation row keeps its bare prompt: evaluation decodes it itself."""
 
 
 class Decoded(Protocol):
+    """What decoding returns, as far as it is read here."""
+
     @property
     def tokens(self) -> list[list[int]]: ...
 
@@ -56,27 +62,26 @@ def answer_prompts(
     *,
     vocabulary_size: int | None = None,
     seed: int = 0,
-    rank: int = 0,
-    world: int = 1,
     decode: Decode = decode,
 ) -> dict[str, Any]:
     """Write `folder/dataset`, the corpus with the target's answers appended to its bare prompts.
 
     Shards lie in `folder/shards` as they are finished; a second call makes those that are missing,
-    and the result is the same. With `world` processes, rank r makes shards r, r + world, …; who
-    finds all shards there writes the dataset. An answer that reaches `max_new_tokens` is kept
-    without an EOS. vocabulary_size: real ids that the draft shares; a padded head has more rows.
+    and the result is the same. Processes that call this for one folder share the shards, and each
+    returns when all are there. An answer that reaches `max_new_tokens` is kept without an EOS.
+    vocabulary_size: real ids that the draft shares; a padded head has more rows.
 
     Returns:
-        answered_rows, answer_tokens, shards, missing_shards and tokens_per_second of this call.
+        answered_rows, answer_tokens, shards, and tokens_per_second of this call.
 
     Raises:
-        UserError: sizes below 1.
+        UserError: the shards that are there answer the rows of another corpus.
     """
     shards = plan_shards(corpus, generate.shard_rows)
-    paths = [folder / SHARDS / f"{number:05d}.parquet" for number in range(len(shards))]
-    (folder / SHARDS).mkdir(parents=True, exist_ok=True)
-    todo = [n for n in range(rank, len(shards), world) if not paths[n].exists()]
+    paths = numbered(folder / SHARDS, len(shards), "parquet")
+    missing = sum(
+        len(questions) for questions, path in zip(shards, paths, strict=True) if not path.exists()
+    )
 
     def answer(questions: list[Question]) -> list[list[int]]:
         return decode(
@@ -90,25 +95,26 @@ def answer_prompts(
             vocabulary_size=vocabulary_size,
         ).tokens
 
-    with Progress("answering", sum(len(shards[n]) for n in todo)) as progress:
-        for number in todo:
-            answers = []
+    with Progress("answering", missing) as progress:
+
+        def make(number: int) -> None:
+            answers: list[list[int]] = []
             for batch in batches(shards[number], generate.batch_size):
-                answers += answer(batch)
-                new = sum(map(len, answers[-len(batch) :]))
-                progress.advance(len(batch), new)
+                found = answer(batch)
+                progress.advance(len(batch), sum(map(len, found)))
+                answers += found
             write_shard(shards[number], answers, paths[number])
+
+        share(paths, make)
         tokens_per_second = progress.tokens_per_second
-    with FileLock(folder / "merge.lock"):  # two ranks may end at the same moment
-        missing = sum(not path.exists() for path in paths)
-        found = {} if missing else read_shards(shards, paths)
-        if not missing and not (folder / DATASET).is_dir():
+    found = read_shards(shards, paths)
+    with FileLock(folder / "merge.lock"):  # two processes may end at the same moment
+        if not (folder / DATASET).is_dir():
             save_corpus(merged(corpus, found), folder)
     return {
         "answered_rows": len(found),
         "answer_tokens": sum(map(len, found.values())),
         "shards": len(shards),
-        "missing_shards": missing,
         "tokens_per_second": tokens_per_second,
     }
 
@@ -128,11 +134,13 @@ def plan_shards(corpus: datasets.DatasetDict, shard_rows: int) -> list[list[Ques
 
 
 def batches(questions: list[Question], size: int) -> Iterator[list[Question]]:
+    """Consecutive questions, `size` at a time."""
     for start in range(0, len(questions), size):
         yield questions[start : start + size]
 
 
 def write_shard(questions: list[Question], answers: list[list[int]], path: Path) -> None:
+    """Write a shard's answers with the rows that they belong to."""
     table = pa.table(
         {
             "split": [question.split for question in questions],
@@ -140,15 +148,18 @@ def write_shard(questions: list[Question], answers: list[list[int]], path: Path)
             "answer": pa.array(answers, pa.list_(pa.int32())),
         }
     )
-    partial = path.with_suffix(".partial")
-    pq.write_table(table, partial)
-    partial.replace(path)
+    with whole_file(path) as partial:
+        pq.write_table(table, partial)
 
 
 def read_shards(
     shards: list[list[Question]], paths: list[Path]
 ) -> dict[tuple[str, int], list[int]]:
-    """(split, row) → answer. A shard of other rows is refused: it would answer the wrong prompt."""
+    """Return (split, row) → answer.
+
+    Raises:
+        UserError: a shard has other rows, so that it would answer the wrong prompts.
+    """
     found = {}
     for questions, path in zip(shards, paths, strict=True):
         rows = pq.read_table(path).to_pylist()
@@ -161,6 +172,7 @@ def read_shards(
 def merged(
     corpus: datasets.DatasetDict, answers: dict[tuple[str, int], list[int]]
 ) -> dict[str, datasets.Dataset]:
+    """The corpus with each answer behind its prompt."""
     splits: dict[str, datasets.Dataset] = {str(name): part for name, part in corpus.items()}
     for split in ANSWERED_SPLITS:
         columns: dict[str, list[Any]] = {name: list(corpus[split][name]) for name in FEATURES}

@@ -16,11 +16,11 @@ from transformers import PreTrainedTokenizerBase
 
 from distill.data.chat import with_system
 from distill.data.encode import Encoder, Example
-from distill.data.progress import Progress
 from distill.data.sources.rows import Chat, Problem, Row, Source
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.files import write_json
+from distill.progress import Progress
 from distill.schema import DataConfig, TargetConfig
 
 SPLITS = ("train", "validation", "evaluation")

@@ -14,16 +14,20 @@ import pyarrow.parquet as pq
 from transformers import PreTrainedModel
 
 from distill.data.distinct import Distinct
-from distill.data.progress import Progress
 from distill.data.sources.self_prompted import SelfPromptedSource
 from distill.data.sources.splits import stable_hash
 from distill.data.user_turn import UserTurn
 from distill.errors import UserError
+from distill.files import whole_file, write_text
+from distill.progress import Progress
+from distill.shards import numbered, share
 from distill.speculative.decode import decode
 from distill.speculative.sampling import Sampling
 
 log = logging.getLogger(__name__)
 SHARDS, PROMPTS = "shards", "prompts.jsonl"
+PIECES = (f"{SHARDS}/*.parquet",)
+"""Files that are made one by one: what is left of them after damage serves again."""
 REPLACEMENT = "\ufffd"
 """What a tokenizer writes for bytes that are no text."""
 
@@ -81,22 +85,25 @@ def write_prompts(
     Raises:
         UserError: too few of the samples can be used.
     """
-    (folder / SHARDS).mkdir(parents=True, exist_ok=True)
     sample = partial(decode, vocabulary_size=vocabulary_size)
+    most = -(-settings.tries * settings.prompts // settings.shard_rows)
+    paths = numbered(folder / SHARDS, most, "parquet")
     selection, shards = Selection(settings), 0
     with Progress("self-prompting", settings.prompts) as progress:
+
+        def make(number: int) -> None:
+            tokens: list[list[int]] = []
+            first = number * settings.shard_rows
+            for batch in _samples(model, turn, settings, first, seed, sample):
+                progress.advance(0, sum(map(len, batch)))  # what is kept shows later
+                tokens += batch
+            _write_shard(paths[number], tokens)
+
         while len(selection.kept) < settings.prompts:
-            first = shards * settings.shard_rows
-            if first >= settings.tries * settings.prompts:
-                raise _too_few(selection, first)
-            path = folder / SHARDS / f"{shards:05d}.parquet"
-            if not path.exists():
-                tokens: list[list[int]] = []
-                for batch in _samples(model, turn, settings, first, seed, sample):
-                    progress.advance(0, sum(map(len, batch)))  # what is kept shows later
-                    tokens += batch
-                _write_shard(path, tokens)
-            for sampled in pq.read_table(path)["tokens"].to_pylist():
+            if shards == most:
+                raise _too_few(selection, shards * settings.shard_rows)
+            share(paths[: shards + 1], make)
+            for sampled in pq.read_table(paths[shards])["tokens"].to_pylist():
                 selection.add(turn.words(sampled))
             progress.advance(min(len(selection.kept), settings.prompts) - progress.done)
             shards += 1
@@ -104,7 +111,7 @@ def write_prompts(
         {"id": f"self-{number:06d}", "domain": "self_prompted", "prompt": words}
         for number, words in enumerate(selection.kept[: settings.prompts])
     ]
-    (folder / PROMPTS).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_text(folder / PROMPTS, "".join(json.dumps(row) + "\n" for row in rows))
     return {
         "prompts": len(rows),
         "sampled": shards * settings.shard_rows,
@@ -137,9 +144,8 @@ def _samples(
 
 
 def _write_shard(path: Path, tokens: list[list[int]]) -> None:
-    partial = path.with_suffix(".partial")
-    pq.write_table(pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32()))}), partial)
-    partial.replace(path)
+    with whole_file(path) as partial:
+        pq.write_table(pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32()))}), partial)
 
 
 def _too_few(selection: Selection, sampled: int) -> UserError:

@@ -11,6 +11,14 @@ MADE = ("auto", "pruned", "svd", "scratch")
 """Values of `draft.init` for a draft that is made for the target."""
 EXISTING = ("pretrained", "ready")
 """Those for a draft that there is, which `draft.model` names."""
+SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+"""What a plan chooses where it is null."""
 
 
 @dataclass
@@ -73,6 +81,10 @@ class DraftConfig:
             raise UserError(
                 f"draft.parameter_ratio is {self.parameter_ratio}: use a share such as 0.1."
             )
+        for name in SIZES:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"draft.{name} is {value}: use at least 1.")
 
     @property
     def existing(self) -> ModelConfig | None:

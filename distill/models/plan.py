@@ -17,22 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import UserError
+from distill.models.config import SIZES, DraftConfig
 from distill.models.prunable import check_cut, check_family
 from distill.models.sizes import intermediate_size, scaled_config, widths
-from distill.schema import DraftConfig
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
 
 _FEW_LAYERS, _MANY_LAYERS = 4, 8
-_SIZES = (
-    "hidden_size",
-    "num_hidden_layers",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -148,11 +141,9 @@ def _text_config(folder: Path) -> "PretrainedConfig":
 
 
 def _check_request(target: "PretrainedConfig", draft: DraftConfig) -> None:
-    for name in _SIZES:
-        value = getattr(draft, name)
-        if value is not None and value < 1:
-            raise UserError(f"draft.{name} is {value}: use at least 1.")
-        if value is not None and name != "intermediate_size" and not hasattr(target, name):
+    for name in SIZES:
+        asked = getattr(draft, name) is not None
+        if asked and name != "intermediate_size" and not hasattr(target, name):
             raise UserError(f"{target.model_type} has no {name}: leave draft.{name} null.")
     if draft.init == "pruned":
         check_family(target)

@@ -1,1 +1,1 @@
-"""Exact speculative decoding. Nothing is imported here: the settings are read without torch."""
+"""Exact speculative decoding: `decode.decode` runs it, `drafters` guess, `rule` accepts."""

@@ -1,4 +1,4 @@
-"""How a model is run over the ragged cache: the lean path where one fits, else its own forward.
+"""How a model is run over the ragged cache: by `LlamaForward` if it fits, else its own forward.
 
 Shapes: B rows, S new positions, V vocabulary.
 """
@@ -12,9 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.errors import UserError
-from distill.speculative import lean
+from distill.speculative import llama_forward
+from distill.speculative.architecture import (
+    attention_windows,
+    context_limit,
+    is_eager,
+    layer_windows,
+)
 from distill.speculative.cache import RaggedCache
-from distill.speculative.features import attention_windows, context_limit, is_eager, layer_windows
 
 # Relative error allowed between cached, ragged decoding and the model's plain forward.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
@@ -30,11 +35,11 @@ class Forward(Protocol):
     """
 
     def refresh(self) -> None:
-        """Called before decoding: take over weights that changed since."""
+        """Take over weights that changed since the last call; called before every decoding."""
         ...
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the weights it reads lie."""
+        """Where in memory the weights lie that it reads."""
         ...
 
     def __call__(
@@ -43,21 +48,15 @@ class Forward(Protocol):
 
 
 def forward_for(model: PreTrainedModel) -> Forward:
-    """The lean path where it computes what the model's own forward does, else that forward."""
-    if lean.supports(model):
-        return lean.LeanForward(model, layer_windows(model))
+    """`LlamaForward` where it computes what the model's own forward does, else that forward."""
+    if llama_forward.supports(model):
+        return llama_forward.LlamaForward(model, layer_windows(model))
     return GenericForward(model)
 
 
 def capturable(model: PreTrainedModel) -> bool:
     """Whether a pass makes no decision on the host, as a CUDA graph requires."""
-    return lean.supports(model) or bool(getattr(model, "_can_compile_fullgraph", False))
-
-
-def head_size(model: PreTrainedModel) -> int:
-    """Rows of the output head (padding included)."""
-    head = model.get_output_embeddings()
-    return head.weight.shape[0] if head is not None else model.config.get_text_config().vocab_size
+    return llama_forward.supports(model) or bool(getattr(model, "_can_compile_fullgraph", False))
 
 
 class GenericForward:

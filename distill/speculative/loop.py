@@ -9,47 +9,25 @@ count nothing more.
 
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from distill.speculative.drafters import Batch, Drafter, Proposal
-from distill.speculative.lengths import DraftLength, most_drafts, varying_lengths
-from distill.speculative.rule import Verdict, greedy_rule
-from distill.speculative.runner import Runner
-from distill.speculative.stats import PromptStats
+from distill.speculative.cached_model import CachedModel
+from distill.speculative.drafters import Drafter, LiveRows, Proposal
+from distill.speculative.round_length import DraftLength, most_drafts
+from distill.speculative.rule import Rule, Ruling, greedy_rule
+from distill.speculative.stats import PromptStats, Timing
 from distill.speculative.uniforms import Uniforms
 
-Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Verdict]
 # Probability outside the shared ids beyond which the two vocabularies deserve a warning.
 NOTABLE_MASS = 1e-3
 
 
 @dataclass
-class Timing:
-    """Wall time in seconds, synchronised with the device. The whole call is prefill + decode."""
-
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    draft_steps: int = 0
-    verify_steps: int = 0
-
-    @property
-    def cost_ratio(self) -> float:
-        """Time of a draft step over time of a target pass so far; 0.1 before any."""
-        if not self.draft_steps or not self.verify_steps:
-            return 0.1
-        draft = self.draft_seconds / self.draft_steps
-        return draft / (self.verify_seconds / self.verify_steps)
-
-
-@dataclass
 class Row:
-    """A prompt while it is decoded: what it has, and how many tokens it may have."""
+    """A prompt while it is decoded: its counts, its new tokens and how many it may have."""
 
     stats: PromptStats
     budget: int
@@ -58,10 +36,10 @@ class Row:
 
 @dataclass
 class Loop:
-    """The state of one `decode` call."""
+    """The state of one `decode` call; `run` decodes until no row is left."""
 
-    batch: Batch
-    target: Runner
+    live: LiveRows
+    target: CachedModel
     drafter: Drafter | None
     draft_length: DraftLength
     rows: list[Row]
@@ -72,11 +50,10 @@ class Loop:
 
     def run(self) -> Timing:
         self._most = most_drafts(self.draft_length)
-        self._lengths = varying_lengths(self.draft_length, len(self.rows))
         start = self._clock()
-        self.target.prefill(self.batch.contexts, self.batch.longest)
+        self.target.prefill(self.live.contexts, self.live.longest)
         if self.drafter is not None and self._most:
-            self.drafter.prefill(self.batch)
+            self.drafter.prefill(self.live)
         prefilled = self._clock()
         while self.rows:
             self._round()
@@ -91,16 +68,16 @@ class Loop:
         proposal, counts = self._draft(numbers[:, : self._most])
         drafted = self._clock()
         logits = self._verify(proposal.tokens)
-        verdict = self._judge(proposal, logits, counts, numbers[:, self._most :])
-        accepted, following = verdict.accepted.tolist(), verdict.next_token.tolist()
+        ruling = self._judge(proposal, logits, counts, numbers[:, self._most :])
+        accepted, following = ruling.accepted.tolist(), ruling.next_token.tolist()
         verified = self._clock()
         self._note_time(drafted - start, verified - drafted, proposal.tokens.shape[1])
-        self._commit(proposal.tokens.tolist(), counts, accepted, following, verdict.alpha.tolist())
+        self._commit(proposal.tokens.tolist(), counts, accepted, following, ruling.alpha.tolist())
         self._retire()
 
     def _numbers(self) -> Tensor:
         """K numbers to draft with, K to test with and one for the final draw: [B, 2K+1]."""
-        if self.batch.distribution.greedy:
+        if self.live.distribution.greedy:
             return torch.zeros((len(self.rows), 2 * self._most + 1), device=self.target.device)
         return self.streams.draw(2 * self._most + 1)
 
@@ -111,13 +88,12 @@ class Loop:
         if self.drafter is None or k == 0:
             empty = torch.zeros((len(limits), 0), dtype=torch.long, device=self.target.device)
             return Proposal(empty, None), limits
-        self.batch.uniforms = uniforms
-        if self._lengths is None:
+        self.live.uniforms = uniforms
+        if isinstance(self.draft_length, int):
             return self.drafter.propose(k), limits
-        self._lengths.begin(self.timing.cost_ratio)
-        proposal = self.drafter.propose(k, self._lengths)
-        wanted = self._lengths.counts
-        return proposal, [min(n, w) for n, w in zip(limits, wanted, strict=True)]
+        this = self.draft_length.start(len(self.rows))
+        proposal = self.drafter.propose(k, this)
+        return proposal, [min(n, w) for n, w in zip(limits, this.counts, strict=True)]
 
     def _limits(self) -> list[int]:
         """Drafts each row can use: k, its budget less the pass's own token, the drafter's room."""
@@ -125,29 +101,29 @@ class Loop:
             return [0] * len(self.rows)
         return [
             min(self._most, row.budget - len(row.tokens) - 1, self.drafter.room(len(context)))
-            for row, context in zip(self.rows, self.batch.contexts, strict=True)
+            for row, context in zip(self.rows, self.live.contexts, strict=True)
         ]
 
     def _verify(self, drafts: Tensor) -> Tensor:
         """The target's logits [B, K+1, V] after the last committed token and after each draft."""
-        last = [[context[-1]] for context in self.batch.contexts]
+        last = [[context[-1]] for context in self.live.contexts]
         tokens = torch.cat((torch.tensor(last, device=self.target.device), drafts), 1)
         logits = self.target.run(tokens)
         assert logits is not None
         self.target.cache.advance([tokens.shape[1]] * len(self.rows))
         if not self.timing.verify_steps:
-            _warn_of_mass_outside(logits[:, 0], self.batch.vocabulary)
-        return logits[..., : self.batch.vocabulary]
+            _warn_of_mass_outside(logits[:, 0], self.live.vocabulary)
+        return logits[..., : self.live.vocabulary]
 
     def _judge(
         self, proposal: Proposal, logits: Tensor, counts: list[int], uniforms: Tensor
-    ) -> Verdict:
-        drafts, contexts = proposal.tokens, self.batch.contexts
+    ) -> Ruling:
+        drafts, contexts = proposal.tokens, self.live.contexts
         real = torch.tensor(counts, device=drafts.device)
-        if self.batch.distribution.greedy:
-            best = self.batch.distribution.best(logits, contexts, drafts)
+        if self.live.distribution.greedy:
+            best = self.live.distribution.best(logits, contexts, drafts)
             return greedy_rule(drafts, best, real)
-        p = self.batch.distribution(logits, contexts, drafts)
+        p = self.live.distribution(logits, contexts, drafts)
         q = proposal.q
         if q is None:
             q = torch.zeros_like(p[:, :-1]).scatter_(-1, drafts[..., None], 1)
@@ -171,7 +147,7 @@ class Loop:
         """Append to every row what it won, cut at the first end token; roll both caches back."""
         lengths: list[int] = []
         for i, row in enumerate(self.rows):
-            context = self.batch.contexts[i]
+            context = self.live.contexts[i]
             lengths.append(len(context) + accepted[i])
             block = self._until_end([*drafts[i][: accepted[i]], following[i]])
             context.extend(block)
@@ -179,9 +155,6 @@ class Loop:
             row.stats.add_round(counts[i], accepted[i], len(block), alphas[i][: counts[i]])
             if self._most and not counts[i]:
                 row.stats.plain_passes += 1
-            if self._lengths is not None:
-                tested = min(accepted[i] + 1, counts[i])
-                self._lengths.record(i, tested, accepted[i])
         self.target.cache.rollback(lengths)
         if self.drafter is not None and drafts[0]:
             self.drafter.commit(accepted)
@@ -209,12 +182,10 @@ class Loop:
         self.rows = [self.rows[i] for i in alive]
         if not alive:
             return
-        self.batch.contexts[:] = [self.batch.contexts[i] for i in alive]
-        self.batch.distribution.keep(alive)
+        self.live.contexts[:] = [self.live.contexts[i] for i in alive]
+        self.live.distribution.keep(alive)
         self.streams.keep(alive)
         self.target.cache.keep(alive)
-        if self._lengths is not None:
-            self._lengths.keep(alive)
         if self.drafter is not None and self._most:
             self.drafter.keep(alive)
 

@@ -5,8 +5,22 @@ equation 1 and theorem 3.8, extended by the measured cost v of verifying k+1 tok
 paper takes as 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class StepTimes(Protocol):
+    """Seconds of all draft steps and target passes of some decoding, and how many there were."""
+
+    @property
+    def draft_seconds(self) -> float: ...
+    @property
+    def draft_steps(self) -> float: ...
+    @property
+    def verify_seconds(self) -> float: ...
+    @property
+    def verify_steps(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -19,15 +33,28 @@ class Cost:
     c: float
     v: float = 1.0
 
+    @classmethod
+    def measured(cls, plain: Sequence[StepTimes], drafted: Sequence[StepTimes]) -> "Cost":
+        """Costs of the `drafted` runs' own steps, in steps of the `plain` runs beside them.
+
+        Sums are pooled before they are divided. c is NaN where nothing was drafted; both are NaN
+        where the plain runs made no step.
+        """
+        step = _per_step(plain, "verify")
+        return cls(c=_per_step(drafted, "draft") / step, v=_per_step(drafted, "verify") / step)
+
     def speedup(self, tokens: float, drafts: float) -> float:
-        """Of rounds that commit so many tokens and draft so many, on average."""
+        """Speedup of rounds that commit `tokens` and draft `drafts` tokens on average."""
         return tokens / (self.v + drafts * self.c)
 
 
 def expected_tokens(alpha: float, k: int) -> float:
     """Mean tokens per round with the bonus, (1 − alpha^(k+1)) / (1 − alpha); k + 1 at alpha = 1.
 
-    Written as the geometric sum it stands for, which has no singular point.
+    The formula is computed as the geometric sum it stands for, which has no singular point.
+
+    Raises:
+        ValueError: alpha is no probability, or k is negative.
     """
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha is a probability, not {alpha}")
@@ -39,16 +66,6 @@ def expected_tokens(alpha: float, k: int) -> float:
 def predicted_speedup(alpha: float, k: int, cost: Cost) -> float:
     """expected_tokens / (v + k·c). With v = 1 it is the paper's formula."""
     return cost.speedup(expected_tokens(alpha, k), k)
-
-
-__all__ = [
-    "BreakEven",
-    "Cost",
-    "best_k",
-    "break_even_alpha",
-    "expected_tokens",
-    "predicted_speedup",
-]
 
 
 @dataclass(frozen=True)
@@ -88,3 +105,9 @@ def _break_even_at(k: int, cost: Cost) -> float | None:
         else:
             high = middle
     return high
+
+
+def _per_step(times: Sequence[StepTimes], what: str) -> float:
+    """Mean seconds of one step; what: `draft` or `verify`."""
+    steps = sum(getattr(one, f"{what}_steps") for one in times)
+    return sum(getattr(one, f"{what}_seconds") for one in times) / steps if steps else float("nan")

@@ -147,7 +147,7 @@ class Distribution:
     def best(
         self, logits: Tensor, contexts: Sequence[Sequence[int]], drafts: Tensor, first: int = 0
     ) -> Tensor:
-        """The argmax tokens [B, S], for a batch whose rows are all greedy."""
+        """The argmax tokens [B, S] of a batch whose rows are all greedy."""
         # `max` gives the first of equal values as `argmax` does, on a CPU at a quarter of its time.
         return self._penalised(logits, contexts, drafts, first).max(-1).indices
 
@@ -177,7 +177,7 @@ class Distribution:
         return logits
 
     def _alike(self, contexts: Sequence[Sequence[int]]) -> Iterator[tuple[Kind, list[int]]]:
-        """Rows that one chain can process together: of one kind, with contexts of one length."""
+        """Rows of one kind and of one context length: one chain processes them together."""
         groups: dict[tuple[Kind, int], list[int]] = defaultdict(list)
         for row in self._with_context:
             groups[self._kinds[row], len(contexts[row])].append(row)
@@ -190,7 +190,7 @@ def _precise(dtype: torch.dtype) -> torch.dtype:
 
 
 def _probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """One group's [n, S, V] logits -> probabilities."""
+    """Turn the logits [n, S, V] of rows with the same settings into probabilities."""
     dtype = _precise(logits.dtype)
     if sampling.greedy:
         best = logits.argmax(-1, keepdim=True)

@@ -8,23 +8,28 @@ Shapes: B rows, K drafted tokens, V vocabulary. p is the target's distribution, 
 Probabilities are float32 or float64 (never half: a residual of rounding errors is not one).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-class Verdict(NamedTuple):
+class Ruling(NamedTuple):
     """What one round decided.
 
-    accepted [B]: drafts kept, 0..K. next_token [B]: the correction, or the bonus token after a full
-    acceptance. alpha [B, K]: Σ_x min(p, q) at each drafted position (the probability of accepting
-    there, given that every earlier draft was accepted).
+    accepted [B]: how many drafts are kept, 0..K. next_token [B]: the correction, or the bonus token
+    after a full acceptance. alpha [B, K]: Σ_x min(p, q) at each drafted position (the probability
+    of accepting there, given that every earlier draft was accepted).
     """
 
     accepted: Tensor
     next_token: Tensor
     alpha: Tensor
+
+
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Ruling]
+"""(drafts, q, p, uniforms, counts) -> Ruling, with the shapes of `speculative_rule`."""
 
 
 def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
@@ -42,7 +47,7 @@ def sample(probabilities: Tensor, uniform: Tensor) -> Tensor:
 def residual(p: Tensor, q: Tensor) -> Tensor:
     """max(0, p − q), and p itself where p == q leaves nothing: [..., V] -> [..., V].
 
-    Weights of the papers' norm(max(0, p − q)): `sample` normalises what it draws from.
+    These are the weights of the papers' norm(max(0, p − q)); `sample` divides by their sum.
     """
     positive = (p - q).clamp_min_(0)
     return torch.where(positive.sum(-1, keepdim=True) > 0, positive, p)
@@ -50,7 +55,7 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 
 def speculative_rule(
     drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor, counts: Tensor
-) -> Verdict:
+) -> Ruling:
     """Accept draft x with probability min(1, p(x)/q(x)); at the first rejection draw the residual.
 
     drafts [B, K]; q [B, K, V]; p [B, K+1, V]; uniforms [B, K+1] in [0, 1): K tests, then the final
@@ -70,7 +75,7 @@ def speculative_rule(
         rejected = (accepted < counts)[:, None]
         p_next = residual(p_next, _at(q, accepted.clamp_max(K - 1)) * rejected)
     alpha = torch.minimum(p[:, :K], q).sum(-1)
-    return Verdict(accepted, sample(p_next, uniforms[:, K]), alpha)
+    return Ruling(accepted, sample(p_next, uniforms[:, K]), alpha)
 
 
 def _at(distributions: Tensor, position: Tensor) -> Tensor:
@@ -81,7 +86,7 @@ def _at(distributions: Tensor, position: Tensor) -> Tensor:
     return distributions.flatten(0, 1).index_select(0, first + position)
 
 
-def greedy_rule(drafts: Tensor, best: Tensor, counts: Tensor) -> Verdict:
+def greedy_rule(drafts: Tensor, best: Tensor, counts: Tensor) -> Ruling:
     """The same rule where p and q are one-hot (temperature 0): accept equal tokens.
 
     drafts [B, K]; best [B, K+1]: the target's argmax; counts [B] as above. Σ_x min(p, q) is 1 or 0.
@@ -89,4 +94,4 @@ def greedy_rule(drafts: Tensor, best: Tensor, counts: Tensor) -> Verdict:
     equal = drafts == best[:, :-1]
     position = torch.arange(drafts.shape[1], device=drafts.device)
     accepted = (equal & (position < counts[:, None])).cumprod(-1).sum(-1)
-    return Verdict(accepted, best.gather(1, accepted[:, None]).squeeze(1), equal.double())
+    return Ruling(accepted, best.gather(1, accepted[:, None]).squeeze(1), equal.double())

@@ -1,4 +1,7 @@
-"""How tokens are chosen: the settings of one prompt. No torch: the configuration reads them."""
+"""How tokens are chosen: the settings of one prompt, for the configuration and the engine alike.
+
+This file imports no torch, because the configuration reads it before anything heavy is needed.
+"""
 
 from dataclasses import dataclass, fields
 
@@ -9,7 +12,9 @@ GREEDY_BELOW = 1e-5
 NO_PART_OF_GREEDY = {"top_k", "top_p", "min_p"}
 
 
-@dataclass(frozen=True)
+# Not frozen: OmegaConf would make its keys read-only (`evaluate.samplings.0.temperature=0.7`).
+# Settings are dictionary keys in the engine, and nothing changes one after it was made.
+@dataclass(unsafe_hash=True)
 class Sampling:
     """Sampling settings, with the meaning that transformers' `generate` gives them.
 
@@ -17,6 +22,9 @@ class Sampling:
     repetition_penalty counts prompt and output; frequency_penalty and presence_penalty (OpenAI's
     definition: subtract f·count + p·[count > 0]) count the output only. No end token is emitted
     among the first min_new_tokens.
+
+    Raises:
+        UserError: a value is out of its range; the message names the key as the user wrote it.
     """
 
     temperature: float = 1.0
@@ -29,14 +37,14 @@ class Sampling:
     min_new_tokens: int = 0
 
     def __post_init__(self):
-        _require(0 <= self.temperature < float("inf"), "temperature", "0 (greedy) or more")
-        _require(self.top_k >= 0, "top_k", "0 (no limit) or a positive count")
-        _require(0 < self.top_p <= 1, "top_p", "in (0, 1]; 1 filters nothing")
-        _require(0 <= self.min_p <= 1, "min_p", "in [0, 1]; 0 filters nothing")
-        _require(0 < self.repetition_penalty < float("inf"), "repetition_penalty", "positive")
-        _require(abs(self.frequency_penalty) < float("inf"), "frequency_penalty", "finite")
-        _require(abs(self.presence_penalty) < float("inf"), "presence_penalty", "finite")
-        _require(self.min_new_tokens >= 0, "min_new_tokens", "0 or more")
+        self._require(0 <= self.temperature < float("inf"), "temperature", "0 (greedy) or more")
+        self._require(self.top_k >= 0, "top_k", "0 (no limit) or a positive count")
+        self._require(0 < self.top_p <= 1, "top_p", "in (0, 1]; 1 filters nothing")
+        self._require(0 <= self.min_p <= 1, "min_p", "in [0, 1]; 0 filters nothing")
+        self._require(0 < self.repetition_penalty < float("inf"), "repetition_penalty", "positive")
+        self._require(abs(self.frequency_penalty) < float("inf"), "frequency_penalty", "finite")
+        self._require(abs(self.presence_penalty) < float("inf"), "presence_penalty", "finite")
+        self._require(self.min_new_tokens >= 0, "min_new_tokens", "0 or more")
 
     @property
     def greedy(self) -> bool:
@@ -56,7 +64,8 @@ class Sampling:
         ]
         return " ".join(["greedy" if self.greedy else f"T={self.temperature:g}", *changed])
 
-
-def _require(holds: bool, name: str, wanted: str) -> None:
-    if not holds:
-        raise UserError(f"Sampling.{name} must be {wanted}.")
+    def _require(self, holds: bool, key: str, wanted: str) -> None:
+        if not holds:
+            raise UserError(
+                f"sampling: {key} must be {wanted} (`{{{key}: {getattr(self, key):g}}}` was given)."
+            )

@@ -1,4 +1,4 @@
-"""What was counted, and the ratios that may be formed from it.
+"""What one decoding counted and how long it took, and the ratios that may be formed from it.
 
 Every ratio is a ratio of sums, so records pool by adding. Only committed tokens count: drafts
 behind an end token were drafted, but neither tested nor accepted.
@@ -61,7 +61,7 @@ class PromptStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """Pooled over prompts. Ratios are NaN where nothing was counted."""
+    """Counts pooled over prompts. A ratio is NaN where nothing was counted."""
 
     per_prompt: list[PromptStats]
 
@@ -113,6 +113,21 @@ class Stats:
     def per_position(self) -> list[PositionStats]:
         """Counts at each position of the draft block."""
         return _pooled(record.per_position for record in self.per_prompt)
+
+
+@dataclass
+class Timing:
+    """Wall time in seconds, synchronised with the device. The whole call takes prefill + decode.
+
+    draft_steps: tokens drafted one after another. verify_steps: target passes.
+    """
+
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    draft_steps: int = 0
+    verify_steps: int = 0
 
 
 def _pooled(records: Iterable[list[PositionStats]]) -> list[PositionStats]:

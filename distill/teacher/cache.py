@@ -16,10 +16,10 @@ from torch import Tensor
 
 from distill.data.batching import pack
 from distill.data.datamodule import Rows
-from distill.data.progress import Progress
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.losses.tokens import predicting_positions
+from distill.progress import Progress
 from distill.teacher.cached import LEARNT_SPLITS
 from distill.teacher.codecs import Codec, Hidden
 from distill.teacher.live import LiveTeacher

@@ -19,6 +19,8 @@ from distill.losses.head import Head
 from distill.teacher.codecs import Codec, Columns, join
 
 HEAD = "head.safetensors"
+PIECES = ("*-?????.safetensors",)
+"""The shards, which are made one by one: what is left of them after damage serves again."""
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,13 @@ def register_champion(
 
     The alias moves last, when every file is seen in the store with its size. The same files with
     the same tags are not registered twice: the alias goes (back) to the version there is.
+    tracking: with the model's name set, as by `TrackingConfig.for_target`.
     Raises UserError for a folder without config.json.
     """
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is no model folder (no config.json): register a draft's folder.")
     name = tracking.registered_model
+    assert name is not None, "TrackingConfig.for_target gives the registered model a name"
     by_alias = f"models:/{name}@{tracking.alias}"
     if run.silent:
         return Champion(by_alias, by_alias, version=None, is_new=False)

@@ -38,7 +38,7 @@ class OptimizerConfig:
     lr: float | None = None
     betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
     weight_decay: float = 0.01
-    muon: bool = True
+    muon: bool = False
     muon_lr: float | None = None
 
     def __post_init__(self) -> None:

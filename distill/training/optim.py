@@ -25,7 +25,9 @@ def build_optimizers(student: nn.Module, config: OptimizerConfig) -> list[Optimi
     matrices, others = split_parameters(student)
     plain = {"params": others, "weight_decay": 0.0}
     if config.muon:
-        muon = Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
+        muon = Muon(
+            matrices, lr=_given(config.muon_lr, "muon_lr"), weight_decay=config.weight_decay
+        )
         optimizers = [muon, _adamw([plain], config)]
     else:
         decayed = {"params": matrices, "weight_decay": config.weight_decay}
@@ -78,8 +80,14 @@ def _adamw(groups: list[dict], config: OptimizerConfig) -> Optimizer:
     devices = {p.device.type for group in groups for p in group["params"]}
     first, second = config.betas
     return torch.optim.AdamW(
-        groups, lr=config.lr, betas=(first, second), fused=devices <= FUSED_DEVICES
+        groups, lr=_given(config.lr, "lr"), betas=(first, second), fused=devices <= FUSED_DEVICES
     )
+
+
+def _given(rate: float | None, name: str) -> float:
+    if rate is None:
+        raise ValueError(f"optimizer.{name} is open: OptimizerConfig.for_start gives it a number")
+    return rate
 
 
 def _groups(optimizers: Iterable[Optimizer]) -> Iterable[dict]:

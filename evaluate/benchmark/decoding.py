@@ -139,6 +139,7 @@ def _at(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> list[L
         name: Rate([tokens / out.timing.decode_seconds for out in found])
         for name, found in outputs.items()
     }
+    timings = {name: [out.timing for out in found] for name, found in outputs.items()}
     return [
         Line(
             batch_size=len(prompts),
@@ -149,7 +150,7 @@ def _at(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> list[L
             speculative=whole[f"speculative {k}"],
             alpha=outputs[f"speculative {k}"][0].stats.alpha,
             tokens_per_pass=outputs[f"speculative {k}"][0].stats.tokens_per_pass,
-            cost=_cost(outputs["plain"], outputs[f"speculative {k}"]),
+            cost=Cost.measured(timings["plain"], timings[f"speculative {k}"]),
             speedup=decoding[f"speculative {k}"].over(decoding["plain"]),
         )
         for k in ks
@@ -172,21 +173,6 @@ def _alternate(
         if output is not None:
             outputs.setdefault(name, []).append(output)
     return seconds, outputs
-
-
-def _cost(plain: Sequence[Output], speculative: Sequence[Output]) -> Cost:
-    """Costs c and v from the steps of these very runs: on a busy machine others would mislead."""
-    step, _ = _step_seconds(plain)
-    verify, draft = _step_seconds(speculative)
-    return Cost(c=draft / step, v=verify / step)
-
-
-def _step_seconds(outputs: Sequence[Output]) -> tuple[float, float]:
-    """Mean seconds of a target pass and of a draft step (0 where none was made)."""
-    timings = [output.timing for output in outputs]
-    verify = sum(t.verify_seconds for t in timings) / sum(t.verify_steps for t in timings)
-    drafts = sum(t.draft_steps for t in timings)
-    return verify, sum(t.draft_seconds for t in timings) / drafts if drafts else 0.0
 
 
 def _ours(contest: Contest, prompts: Sequence[list[int]], k: int = 0) -> Decoding:

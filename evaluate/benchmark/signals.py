@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from distill.data.datamodule import Batch
 from distill.errors import UserError
 from distill.losses.dense import HiddenSignal
 from distill.losses.fused import Signal
@@ -22,7 +23,6 @@ from distill.training.objective import Objective
 from distill.training.student import Student
 
 log = logging.getLogger(__name__)
-Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.evaluate.interleave import there_and_back
-from distill.speculative.drafters import Batch, ModelDrafter
+from distill.speculative.cached_model import CachedModel
+from distill.speculative.drafters import LiveRows, ModelDrafter
 from distill.speculative.processors import Distribution
 from distill.speculative.rule import speculative_rule
-from distill.speculative.runner import Runner
 from distill.speculative.sampling import Sampling
 
 Step = Callable[[], None]
@@ -59,7 +59,7 @@ def time_steps(
 def verify_steps(target: PreTrainedModel, widths: list[int], setting: Setting) -> dict[int, Step]:
     """For each width a pass over that many tokens and its judgement; width 1 is plain decoding."""
     batch = _batch(target, setting)
-    runner = Runner(target)
+    runner = CachedModel(target)
     runner.prefill(batch.contexts, batch.longest)
     return {width: _verify_step(runner, batch, setting, width) for width in widths}
 
@@ -81,7 +81,7 @@ def draft_step(draft: PreTrainedModel, setting: Setting) -> Step:
     return step
 
 
-def _verify_step(runner: Runner, batch: Batch, setting: Setting, width: int) -> Step:
+def _verify_step(runner: CachedModel, batch: LiveRows, setting: Setting, width: int) -> Step:
     B, V, device = setting.batch_size, setting.vocabulary_size, runner.device
     drafts = torch.randint(V, (B, width - 1), device=device)
     last = torch.tensor([context[-1:] for context in batch.contexts], device=device)
@@ -97,7 +97,7 @@ def _verify_step(runner: Runner, batch: Batch, setting: Setting, width: int) -> 
     return step
 
 
-def _judge(batch: Batch, logits: Tensor, drafts: Tensor, q: Tensor, counts: Tensor) -> None:
+def _judge(batch: LiveRows, logits: Tensor, drafts: Tensor, q: Tensor, counts: Tensor) -> None:
     if batch.distribution.greedy:
         batch.distribution.best(logits, batch.contexts, drafts).tolist()
         return
@@ -106,11 +106,11 @@ def _judge(batch: Batch, logits: Tensor, drafts: Tensor, q: Tensor, counts: Tens
     speculative_rule(drafts, q, p, uniforms, counts).next_token.tolist()
 
 
-def _batch(model: PreTrainedModel, setting: Setting) -> Batch:
+def _batch(model: PreTrainedModel, setting: Setting) -> LiveRows:
     B, context = setting.batch_size, setting.context
     tokens = torch.randint(setting.vocabulary_size, (B, context)).tolist()
     distribution = Distribution([setting.sampling] * B, [context] * B, (), model.device)
-    return Batch(
+    return LiveRows(
         contexts=tokens,
         distribution=distribution,
         vocabulary=setting.vocabulary_size,

@@ -96,7 +96,7 @@ def full_rows(split: datasets.Dataset, length: int) -> list[list[int]]:
     return found
 
 
-def compare_trainers(
+def prepare_arms(
     job: TrainingJob,
     rows: Sequence[list[int]],
     teacher: LiveTeacher,
@@ -105,12 +105,11 @@ def compare_trainers(
     *,
     cached: Sequence[str],
     trl_python: str | None,
-    repetitions: int,
-) -> dict[str, Any]:
-    """Rates, peaks and versions of every arm, and whether ours and TRL's do the same work.
+) -> dict[str, list[str]]:
+    """Write what the arms read into the folder `place`; return the command of each by its name.
 
-    The arms are this trainer live, with each `cached` signal, and TRL's where an interpreter has
-    it. place: a folder for their files; of a run that failed it stays, with what the arms said.
+    The arms are this trainer live, with each `cached` signal, and TRL's where `trl_python` names
+    an interpreter that has it. The caller lets go of its models before `run_arms`.
     """
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -122,7 +121,17 @@ def compare_trainers(
         arms[name] = here(name, _cached(teacher, job, name, place))
     if trl_python is not None:
         arms["trl"] = trl(str(Path(trl_python).expanduser()))
-    runs = race(arms, job, place / "runs", repetitions)
+    return arms
+
+
+def run_arms(
+    arms: Mapping[str, Sequence[str]], job: TrainingJob, place: Path, repetitions: int
+) -> dict[str, Any]:
+    """Rates, peaks and versions of every arm, and whether ours and TRL's do the same work.
+
+    `place` is removed at the end; of a run that failed it stays, with what the arms said.
+    """
+    runs = alternate(arms, job, place / "runs", repetitions)
     found = {
         name: {
             "rates": [run.tokens_per_second for run in each],
@@ -160,7 +169,7 @@ def _cached(teacher: LiveTeacher, job: TrainingJob, name: str, place: Path) -> P
     return folder
 
 
-def race(
+def alternate(
     arms: Mapping[str, Sequence[str]], job: TrainingJob, folder: Path, repetitions: int
 ) -> dict[str, list[ArmRun]]:
     """Run every arm 2 · repetitions times, in A B B A order, in folders below `folder`.

@@ -18,7 +18,7 @@ from distill.evaluate.exactness.greedy import GreedyRun, divergences
 from distill.evaluate.exactness.toy import EOS, cases, tiny_pair
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter
-from distill.speculative.lengths import Adaptive, Confident, DraftLength
+from distill.speculative.round_length import Confident, DraftLength
 from distill.speculative.rule import speculative_rule
 from distill.speculative.sampling import Sampling
 
@@ -44,7 +44,6 @@ SETTINGS: dict[str, Sampling] = {
 
 LENGTHS: dict[str, DraftLength] = {
     "rounds ended by confidence": Confident(2, 0.2),
-    "adaptive rounds": Adaptive(2, cost_ratio=0.3),
 }
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.speculative.cache import RaggedCache
-from distill.speculative.decode import Rule, decode
+from distill.speculative.decode import decode
 from distill.speculative.drafters import Drafter
-from distill.speculative.lengths import DraftLength
 from distill.speculative.processors import Distribution
-from distill.speculative.rule import speculative_rule
+from distill.speculative.round_length import DraftLength
+from distill.speculative.rule import Rule, speculative_rule
 from distill.speculative.sampling import Sampling
 
 ROWS = 4096

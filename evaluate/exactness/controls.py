@@ -9,25 +9,23 @@ import torch
 from torch import Tensor
 
 from distill.speculative.cache import RaggedCache
-from distill.speculative.decode import Rule
-from distill.speculative.lengths import Confident
-from distill.speculative.pacing import ConfidentLengths, Lengths
-from distill.speculative.rule import Verdict, sample, speculative_rule
+from distill.speculative.round_length import Confident, ConfidentRound
+from distill.speculative.rule import Rule, Ruling, sample, speculative_rule
 
 
 def without_residual(
     drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor, counts: Tensor
-) -> Verdict:
+) -> Ruling:
     """After a rejection p is sampled, not norm(max(0, p − q)): what q proposes comes too often."""
-    verdict = speculative_rule(drafts, q, p, uniforms, counts)
-    p_next = p[torch.arange(len(drafts), device=p.device), verdict.accepted]
-    return verdict._replace(next_token=sample(p_next.contiguous(), uniforms[:, -1]))
+    ruling = speculative_rule(drafts, q, p, uniforms, counts)
+    p_next = p[torch.arange(len(drafts), device=p.device), ruling.accepted]
+    return ruling._replace(next_token=sample(p_next.contiguous(), uniforms[:, -1]))
 
 
 def ignoring_temperature(temperature: float) -> Rule:
     """Drafts come from q at this temperature and are tested against q at temperature 1."""
 
-    def rule(drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor, counts: Tensor) -> Verdict:
+    def rule(drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor, counts: Tensor) -> Ruling:
         untempered = q**temperature
         untempered = untempered / untempered.sum(-1, keepdim=True)
         return speculative_rule(drafts, untempered, p, uniforms, counts)
@@ -47,11 +45,11 @@ class OffByOneCache(RaggedCache):
 class Foreseeing(Confident):
     """Leaves out the unsure token itself, so that whether it is tested depends on its draw."""
 
-    def lengths(self, rows: int) -> Lengths:
-        return _ForeseeingLengths(rows, self.threshold)
+    def start(self, rows: int) -> ConfidentRound:
+        return _ForeseeingRound(rows, self.threshold)
 
 
-class _ForeseeingLengths(ConfidentLengths):
+class _ForeseeingRound(ConfidentRound):
     def __call__(self, confidence: Tensor) -> bool:
         before = self.counts.copy()
         more = super().__call__(confidence)

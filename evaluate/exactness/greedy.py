@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from distill.speculative.cache import RaggedCache
 from distill.speculative.decode import decode
 from distill.speculative.drafters import Drafter
-from distill.speculative.lengths import DraftLength
+from distill.speculative.round_length import DraftLength
 from distill.speculative.sampling import Sampling
 
 ROUNDINGS = 4

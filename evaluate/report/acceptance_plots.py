@@ -13,9 +13,9 @@ from distill.evaluate.report.drawing import (
     axes,
     error_bars,
     legend,
-    number_of,
     series,
 )
+from distill.evaluate.report.formats import number_of
 from distill.evaluate.report.loads import Record, by_k, by_sampling, champion_arms, load_name
 
 

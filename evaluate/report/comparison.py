@@ -1,14 +1,14 @@
-"""The page and the table of two evaluations side by side."""
+"""The page of two evaluations side by side."""
 
 from typing import Any
 
 from matplotlib.axes import Axes
-from rich.table import Table
 
 from distill.evaluate.compare import Comparison
 from distill.evaluate.report.drawing import FAINT, Plot, axes, error_bars, legend
+from distill.evaluate.report.formats import interval, number
 from distill.evaluate.report.loads import load_name
-from distill.evaluate.report.page import interval, number, render
+from distill.evaluate.report.page import render
 
 Record = dict[str, Any]
 
@@ -16,43 +16,10 @@ Record = dict[str, Any]
 def render_comparison(comparison: Comparison) -> str:
     """One self-contained page."""
     record = comparison.as_json()
-    for load in record["loads"]:
-        load["conclusion"] = conclusion(load)
+    for load, contrast in zip(record["loads"], comparison.loads, strict=True):
+        load["conclusion"] = contrast.conclusion
     figures = [_speedups(record), _ratio(record)]
     return render("comparison.html.jinja", comparison=record, figures=figures)
-
-
-def comparison_view(comparison: Comparison) -> Table:
-    """One line per load, for a terminal."""
-    record = comparison.as_json()
-    view = Table(title=f"A: {comparison.names[0]}\nB: {comparison.names[1]}")
-    view.add_column("load", no_wrap=True)
-    for heading in ("prompts (–)", "speedup", "B / A", "alpha B − A", "tokens/pass B − A"):
-        view.add_column(heading, justify="right", no_wrap=True)
-    view.add_column("", no_wrap=True)
-    for load in record["loads"]:
-        a, b = load["first"], load["second"]
-        view.add_row(
-            load_name(load),
-            f"{load['turns']} ({a['dropped']}, {b['dropped']})",
-            f"{number(a['speedup']['value'])}, {number(b['speedup']['value'])}",
-            interval(load["speedup_ratio"]),
-            interval(load["alpha_change"]),
-            interval(load["tokens_per_pass_change"]),
-            conclusion(load),
-        )
-    view.caption = (
-        "Pairs of numbers: of A, of B. Their champions, over prompts that both decoded; (–): the "
-        "dropped ones. Brackets: paired 95% intervals, bootstrapped over prompts."
-    )
-    return view
-
-
-def conclusion(load: Record) -> str:
-    """What the interval of the ratio says, in one word or two."""
-    if load["speedup_ratio"]["low"] > 1:
-        return "B is faster"
-    return "A is faster" if load["speedup_ratio"]["high"] < 1 else "undecided"
 
 
 def _speedups(record: Record) -> Plot:

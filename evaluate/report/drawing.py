@@ -15,6 +15,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from distill.evaluate.report.formats import number_of
+
 INK, FAINT = "#000001", "#000002"
 SERIES = ("#000003", "#000004", "#000005", "#000006", "#000007", "#000008")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -120,11 +122,6 @@ def _bars(values: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 
 def line_at_one(view: Axes) -> None:
     view.axhline(1.0, color=FAINT, linewidth=1.6, zorder=0.5)
-
-
-def number_of(value: float | None) -> float:
-    """NaN, which is not drawn, for what was never counted."""
-    return float("nan") if value is None else value
 
 
 def _svg(figure: Figure) -> str:

@@ -6,7 +6,7 @@ All take parts of `evaluation.json` (see `evaluate.outcome`).
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distill.evaluate.report.drawing import number_of
+from distill.evaluate.report.formats import number_of
 
 Record = Mapping[str, Any]
 

@@ -1,20 +1,18 @@
 """One self-contained HTML page from plain data: no network, no script."""
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from distill.evaluate.report import acceptance, speed, training
+from distill.evaluate.report import acceptance_plots, speed_plots, training_plots
 from distill.evaluate.report.drawing import Plot, own_ids
 from distill.evaluate.report.facts import Facts
+from distill.evaluate.report.formats import NOTHING, interval, number, short_name
 from distill.evaluate.report.loads import by_sampling, load_name
 
 HERE = Path(__file__).parent
-NOTHING = "–"
 
 
 def render_report(facts: Facts) -> str:
@@ -23,19 +21,19 @@ def render_report(facts: Facts) -> str:
     loads = evaluation["loads"]
     figures = {
         "speed": [
-            *(speed.speedup_by_k(evaluation, group) for group in by_sampling(loads).values()),
-            speed.speedup_by_batch(evaluation),
+            *(speed_plots.speedup_by_k(evaluation, group) for group in by_sampling(loads).values()),
+            speed_plots.speedup_by_batch(evaluation),
         ],
         "acceptance": [
-            acceptance.alpha_by_domain(evaluation),
-            acceptance.alpha_by_position(evaluation),
-            acceptance.tokens_by_k(evaluation),
+            acceptance_plots.alpha_by_domain(evaluation),
+            acceptance_plots.alpha_by_position(evaluation),
+            acceptance_plots.tokens_by_k(evaluation),
         ],
         "training": [
-            training.curves(facts.training),
-            training.alpha_by_tokens(evaluation, facts.training),
+            training_plots.curves(facts.training),
+            training_plots.alpha_by_tokens(evaluation, facts.training),
         ],
-        "times": [speed.times(facts.rows, loads[0])],
+        "times": [speed_plots.times(facts.rows, loads[0])],
     }
     shown = {name: [plot for plot in group if plot] for name, group in figures.items()}
     return render("report.html.jinja", facts=facts, evaluation=evaluation, figures=shown)
@@ -63,22 +61,6 @@ def render(template: str, **values: Any) -> str:
     environment.globals["load_name"] = load_name
     style = Markup((HERE / "style.css").read_text(encoding="utf-8"))
     return environment.get_template(template).render(style=style, **values)
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """Two decimals; a dash for what was not measured."""
-    return NOTHING if value is None or math.isnan(value) else f"{value:.{digits}f}"
-
-
-def interval(value: Mapping[str, float | None], digits: int = 2) -> str:
-    """`1.16 [1.05, 1.26]`."""
-    low, high = number(value["low"], digits), number(value["high"], digits)
-    return f"{number(value['value'], digits)} [{low}, {high}]"
-
-
-def short_name(model: str) -> str:
-    """A hub name as it is; of a folder only its last part."""
-    return Path(model).name if model.startswith(("/", ".", "~")) else model
 
 
 def _drawing(plot: Plot, index: int) -> Markup:

@@ -17,9 +17,9 @@ from distill.evaluate.report.drawing import (
     error_bars,
     legend,
     line_at_one,
-    number_of,
     series,
 )
+from distill.evaluate.report.formats import number_of
 from distill.evaluate.report.loads import (
     Record,
     batch_name,

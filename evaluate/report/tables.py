@@ -12,180 +12,17 @@ from distill.evaluate.benchmark.decoding import Line, Rate
 from distill.evaluate.benchmark.loss import LossLine
 from distill.evaluate.benchmark.probe import Prospect
 from distill.evaluate.benchmark.signals import Fidelity
-from distill.evaluate.conclusion import Evaluation
+from distill.evaluate.benchmark.training_cost import bill
+from distill.evaluate.compare import Comparison
+from distill.evaluate.conclusion import Conclusion
 from distill.evaluate.load import Load
 from distill.evaluate.pooling import Part
 from distill.evaluate.records import Arm
+from distill.evaluate.report.formats import interval, number
+from distill.evaluate.report.loads import load_name
 from distill.evaluate.statistics import Interval
 from distill.evaluate.table import TableRow
-
-
-def fidelity_table(found: Sequence[Fidelity]) -> Table:
-    """One line per codec of the target's signal."""
-    view = Table(title="Cached signals: the draft's gradient against the exact one")
-    view.add_column("signal", no_wrap=True)
-    for heading in ("bytes/token", "angle", "angle of mean", "norm ratio", "noise"):
-        view.add_column(heading, justify="right", no_wrap=True)
-    for one in found:
-        view.add_row(
-            one.codec,
-            f"{one.bytes_per_token:.0f}",
-            f"{one.angle:.2f}°",
-            f"{one.bias_angle:.2f}°",
-            f"{one.norm_ratio:.4f}",
-            f"{one.noise:.4f}",
-        )
-    view.caption = (
-        "angle: of one encoding's gradient to the exact one. Of the mean over encodings: bias, and "
-        "what noise/√repetitions leaves. noise: in lengths of the exact gradient."
-    )
-    return view
-
-
-def prospects_table(prospects: Sequence[Prospect], alphas: Sequence[float]) -> Table:
-    """What each draft could gain under each load, by alpha."""
-    view = Table(title="Predicted speedup by alpha, from times measured here with random weights")
-    view.add_column("draft", no_wrap=True)
-    for heading in ("batch", "context", "target ms", "draft ms", "c", "v(k)", "breaks even"):
-        view.add_column(heading, justify="right", no_wrap=True)
-    for alpha in alphas:
-        view.add_column(f"α {alpha:g}", justify="right", no_wrap=True)
-    view.add_column("ceiling", justify="right", no_wrap=True)
-    for one in prospects:
-        first, last = min(one.costs), max(one.costs)
-        even = one.break_even
-        view.add_row(
-            f"{one.draft} ({one.parameters / 1e6:.1f} M)",
-            str(one.setting.batch_size),
-            str(one.setting.context),
-            f"{one.target_seconds * 1e3:.1f}",
-            f"{one.draft_seconds * 1e3:.2f}",
-            f"{one.costs[first].c:.3f}",
-            f"{one.costs[first].v:.2f}…{one.costs[last].v:.2f}",
-            f"α {even.alpha:.2f}" if even else "never",
-            *[f"{one.at(alpha):.2f}× k{one.best_k(alpha)}" for alpha in alphas],
-            f"{one.ceiling:.2f}×",
-        )
-    view.caption = (
-        "c: one draft step, v(k): one pass over k+1 tokens (least to most k), both in target steps."
-        " Each speedup is at its best k. ceiling: a perfect draft."
-    )
-    return view
-
-
-def decoding_table(lines: Sequence[Line]) -> Table:
-    """Tokens per second here and in transformers, and the engine against its prediction."""
-    view = Table(title="Greedy decoding, tokens/s: median (lowest to highest), prompts included")
-    for heading in (
-        "batch",
-        "generate",
-        "plain here",
-        "ratio",
-        "k",
-        "assisted",
-        "speculative here",
-    ):
-        view.add_column(heading, justify="right", no_wrap=True)
-    for heading in (
-        "ratio",
-        "alpha",
-        "tokens/pass",
-        "c",
-        "v",
-        "speedup",
-        "predicted",
-        "efficiency",
-    ):
-        view.add_column(heading, justify="right", no_wrap=True)
-    for line in lines:
-        assisted = line.assisted
-        view.add_row(
-            str(line.batch_size),
-            _rate(line.generate),
-            _rate(line.plain),
-            f"{line.plain.over(line.generate):.2f}×",
-            str(line.num_draft_tokens),
-            _rate(assisted) if assisted else "–",
-            _rate(line.speculative),
-            f"{line.speculative.over(assisted):.2f}×" if assisted else "–",
-            f"{line.alpha:.3f}",
-            f"{line.tokens_per_pass:.2f}",
-            f"{line.cost.c:.3f}",
-            f"{line.cost.v:.2f}",
-            f"{line.speedup:.2f}×",
-            f"{line.predicted:.2f}×",
-            f"{line.efficiency:.2f}",
-        )
-    view.caption = (
-        "ratio: here over transformers, runs of one place in A B B A. assisted: transformers' "
-        "assisted generation, one prompt at a time. speedup: over plain here, decoding alone. "
-        "predicted: tokens/pass / (v + k·c), c one draft step and v one pass over k+1 tokens, in "
-        "steps of plain decoding, from the same runs. efficiency: speedup / predicted."
-    )
-    return view
-
-
-def training_table(found: Mapping[str, Any]) -> Table:
-    """One line per arm. Ratios: of rates at the same place of A B B A; of median peaks.
-
-    `live` is this trainer with the target beside the draft, then with cached signals.
-    """
-    view = Table(title="Training: median (lowest to highest)")
-    for heading in ("arm", "tokens/s", "live over it", "peak MB", "it over live"):
-        view.add_column(heading, justify="right", no_wrap=True)
-    rates = {name: Rate(arm["rates"]) for name, arm in found["arms"].items()}
-    peaks = {name: [n / 1e6 for n in arm["peak_bytes"]] for name, arm in found["arms"].items()}
-    for name in rates:
-        view.add_row(
-            name,
-            _rate(rates[name]),
-            f"{rates['live'].over(rates[name]):.2f}×",
-            f"{median(peaks[name]):.0f} ({min(peaks[name]):.0f}–{max(peaks[name]):.0f})",
-            f"{median(peaks[name]) / median(peaks['live']):.2f}×",
-        )
-    if found["same_update"] is None:
-        view.caption = "benchmark.trl_python is null: TRL's arm was left out."
-    else:
-        view.caption = f"The arms' updates of the draft have cosine {found['same_update']:.4f}."
-    return view
-
-
-def loss_table(lines: Sequence[LossLine]) -> Table:
-    """One line per divergence, dtype and pair of heads."""
-    view = Table(title="Fused loss with its gradients: median (lowest to highest)")
-    headings = ("ids", "draft", "target", "products in", "divergence", "tokens/s", "share")
-    for heading in (*headings, "of the fastest"):
-        view.add_column(heading, justify="right", no_wrap=True)
-    for line in lines:
-        shapes, shares = line.shapes, line.times.shares
-        view.add_row(
-            str(shapes.vocabulary_size),
-            str(shapes.width),
-            str(shapes.target_width),
-            line.compute,
-            line.divergence,
-            f"{shapes.tokens / median(line.times.loss):.0f}",
-            f"{median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f})",
-            f"{line.times.undisturbed_share:.2f}",
-        )
-    view.caption = (
-        "draft, target: widths of their heads. share: time of the matrix products alone over the "
-        "loss's, runs next to each other; 1 would be a loss that costs nothing besides. of the "
-        "fastest: of the two fastest runs, which other jobs disturbed least."
-    )
-    return view
-
-
-def as_text(table: Table, width: int = 138) -> str:
-    """The table as plain text, the same in a file as on any terminal."""
-    with Console(file=io.StringIO(), width=width) as console, console.capture() as captured:
-        console.print(table)
-    return captured.get()
-
-
-def _rate(rate: Rate) -> str:
-    return f"{rate.median:.1f} ({rate.low:.1f}–{rate.high:.1f})"
-
+from distill.models.plan import DraftPlan
 
 PROXY_NAMES = {
     "kl": "validation KL",
@@ -194,11 +31,11 @@ PROXY_NAMES = {
 }
 
 
-def load_text(load: Load, evaluation: Evaluation) -> str:
+def load_text(load: Load, conclusion: Conclusion) -> str:
     """Candidates, the champion's domains and context buckets, and the verdict."""
-    verdict, champion = evaluation.verdict, evaluation.champion
-    views = [candidates_table(evaluation.table, champion.arm, load)]
-    for what, found in (("domain", evaluation.domains), ("context", evaluation.buckets)):
+    verdict, champion = conclusion.verdict, conclusion.champion
+    views = [candidates_table(conclusion.table, champion.arm, load)]
+    for what, found in (("domain", conclusion.domains), ("context", conclusion.buckets)):
         if len(found) > 1:
             views.append(parts_table(what, found))
     name = f"{load.sampling_name}, batch {load.batch_size}"
@@ -213,20 +50,8 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
         f"{load.sampling_name}, batch {load.batch_size}"
     )
     view.add_column("draft", overflow="fold", min_width=18)
-    for heading in (
-        "k",
-        "alpha",
-        "accepted",
-        "tokens/pass",
-        "used",
-        "c",
-        "v",
-        "v = 1",
-        "predicted",
-    ):
-        view.add_column(heading, justify="right", no_wrap=True)
-    view.add_column("speedup [95%]", justify="right", no_wrap=True)
-    view.add_column("efficiency", justify="right", no_wrap=True)
+    counted = ("k", "alpha", "accepted", "tokens/pass", "used", "c", "v", "v = 1", "predicted")
+    _number_columns(view, *counted, "speedup [95%]", "efficiency")
     for row in table:
         won = row.arm == champion
         view.add_row(
@@ -263,8 +88,7 @@ def parts_table(what: str, found: Sequence[Part]) -> Table:
     """The champion by domain or by context length."""
     view = Table(title=f"★ by {what}")
     view.add_column(what, no_wrap=True)
-    for heading in ("prompts", "alpha [95%]", "tokens/pass", "speedup [95%]"):
-        view.add_column(heading, justify="right", no_wrap=True)
+    _number_columns(view, "prompts", "alpha [95%]", "tokens/pass", "speedup [95%]")
     for part in found:
         alpha = part.alpha
         view.add_row(
@@ -283,8 +107,7 @@ def correlations_table(proxies: Mapping[str, Any]) -> Table:
         title=f"What ranks candidates as real decoding at k = {proxies['num_draft_tokens']}"
     )
     view.add_column("proxy", no_wrap=True)
-    for heading in ("of", "Spearman", "Pearson", "candidates"):
-        view.add_column(heading, justify="right", no_wrap=True)
+    _number_columns(view, "of", "Spearman", "Pearson", "candidates")
     for one in proxies["correlations"]:
         view.add_row(
             PROXY_NAMES[one["proxy"]],
@@ -294,6 +117,209 @@ def correlations_table(proxies: Mapping[str, Any]) -> Table:
             str(one["candidates"]),
         )
     return view
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One line per load, for a terminal."""
+    record = comparison.as_json()
+    view = Table(title=f"A: {comparison.names[0]}\nB: {comparison.names[1]}")
+    view.add_column("load", no_wrap=True)
+    for heading in ("prompts (–)", "speedup", "B / A", "alpha B − A", "tokens/pass B − A"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    view.add_column("", no_wrap=True)
+    for contrast, load in zip(comparison.loads, record["loads"], strict=True):
+        a, b = load["first"], load["second"]
+        view.add_row(
+            load_name(load),
+            f"{load['turns']} ({a['dropped']}, {b['dropped']})",
+            f"{number(a['speedup']['value'])}, {number(b['speedup']['value'])}",
+            interval(load["speedup_ratio"]),
+            interval(load["alpha_change"]),
+            interval(load["tokens_per_pass_change"]),
+            contrast.conclusion,
+        )
+    view.caption = (
+        "Pairs of numbers: of A, of B. Their champions, over prompts that both decoded; (–): the "
+        "dropped ones. Brackets: paired 95% intervals, bootstrapped over prompts."
+    )
+    return view
+
+
+def bills_table(plans: Mapping[str, DraftPlan], tokens: int, teraflops: float) -> Table:
+    """The plan on paper, one line per draft."""
+    view = Table(title=f"On paper: {tokens / 1e6:,.0f} M training tokens at {teraflops:g} TFLOP/s")
+    view.add_column("draft (layers × hidden)", overflow="fold")
+    _number_columns(view, "parameters", "of target", "MB/token", "GFLOP/token")
+    _number_columns(view, "GPU-hours", "draft on disk", "token ids", "top-64 cache")
+    for name, plan in plans.items():
+        cost = bill(plan, tokens, teraflops)
+        view.add_row(
+            name,
+            f"{plan.parameters / 1e6:.1f} M",
+            f"{plan.ratio:.3f}",
+            f"{plan.bytes_per_token / 1e6:.1f}",
+            f"{cost.flops_per_training_token / 1e9:.2f}",
+            f"{cost.gpu_seconds / 3600:.2f}",
+            f"{cost.draft_bytes / 1e6:.0f} MB",
+            f"{cost.corpus_bytes / 1e9:.1f} GB",
+            f"{cost.signal_bytes / 1e9:.1f} GB",
+        )
+    view.caption = (
+        "MB/token: weights that one draft step reads in bfloat16. GFLOP/token: 2 × target (the "
+        "teacher's pass) + 6 × draft parameters; attention over the context left out."
+    )
+    return view
+
+
+def prospects_table(prospects: Sequence[Prospect], alphas: Sequence[float]) -> Table:
+    """What each draft could gain under each load, by alpha."""
+    view = Table(title="Predicted speedup by alpha, from times measured here with random weights")
+    view.add_column("draft", no_wrap=True)
+    for heading in ("batch", "context", "target ms", "draft ms", "c", "v(k)", "breaks even"):
+        view.add_column(heading, justify="right", no_wrap=True)
+    for alpha in alphas:
+        view.add_column(f"α {alpha:g}", justify="right", no_wrap=True)
+    _number_columns(view, "ceiling")
+    for one in prospects:
+        first, last = min(one.costs), max(one.costs)
+        even = one.break_even
+        view.add_row(
+            f"{one.draft} ({one.parameters / 1e6:.1f} M)",
+            str(one.setting.batch_size),
+            str(one.setting.context),
+            f"{one.target_seconds * 1e3:.1f}",
+            f"{one.draft_seconds * 1e3:.2f}",
+            f"{one.costs[first].c:.3f}",
+            f"{one.costs[first].v:.2f}…{one.costs[last].v:.2f}",
+            f"α {even.alpha:.2f}" if even else "never",
+            *[f"{one.at(alpha):.2f}× k{one.best_k(alpha)}" for alpha in alphas],
+            f"{one.ceiling:.2f}×",
+        )
+    view.caption = (
+        "c: one draft step, v(k): one pass over k+1 tokens (least to most k), both in target steps."
+        " Each speedup is at its best k. ceiling: a perfect draft."
+    )
+    return view
+
+
+def decoding_table(lines: Sequence[Line]) -> Table:
+    """Tokens per second here and in transformers, and the engine against its prediction."""
+    view = Table(title="Greedy decoding, tokens/s: median (lowest to highest), prompts included")
+    rates = ("batch", "generate", "plain here", "ratio", "k", "assisted", "speculative here")
+    ratios = ("ratio", "alpha", "tokens/pass", "c", "v", "speedup", "predicted", "efficiency")
+    _number_columns(view, *rates, *ratios)
+    for line in lines:
+        assisted = line.assisted
+        view.add_row(
+            str(line.batch_size),
+            _rate(line.generate),
+            _rate(line.plain),
+            f"{line.plain.over(line.generate):.2f}×",
+            str(line.num_draft_tokens),
+            _rate(assisted) if assisted else "–",
+            _rate(line.speculative),
+            f"{line.speculative.over(assisted):.2f}×" if assisted else "–",
+            f"{line.alpha:.3f}",
+            f"{line.tokens_per_pass:.2f}",
+            f"{line.cost.c:.3f}",
+            f"{line.cost.v:.2f}",
+            f"{line.speedup:.2f}×",
+            f"{line.predicted:.2f}×",
+            f"{line.efficiency:.2f}",
+        )
+    view.caption = (
+        "ratio: here over transformers, runs of one place in A B B A. assisted: transformers' "
+        "assisted generation, one prompt at a time. speedup: over plain here, decoding alone. "
+        "predicted: tokens/pass / (v + k·c), c one draft step and v one pass over k+1 tokens, in "
+        "steps of plain decoding, from the same runs. efficiency: speedup / predicted."
+    )
+    return view
+
+
+def training_table(found: Mapping[str, Any]) -> Table:
+    """One line per arm. Ratios: of rates at the same place of A B B A; of median peaks.
+
+    `live` is this trainer with the target beside the draft, then with cached signals.
+    """
+    view = Table(title="Training: median (lowest to highest)")
+    _number_columns(view, "arm", "tokens/s", "live over it", "peak MB", "it over live")
+    rates = {name: Rate(arm["rates"]) for name, arm in found["arms"].items()}
+    peaks = {name: [n / 1e6 for n in arm["peak_bytes"]] for name, arm in found["arms"].items()}
+    for name in rates:
+        view.add_row(
+            name,
+            _rate(rates[name]),
+            f"{rates['live'].over(rates[name]):.2f}×",
+            f"{median(peaks[name]):.0f} ({min(peaks[name]):.0f}–{max(peaks[name]):.0f})",
+            f"{median(peaks[name]) / median(peaks['live']):.2f}×",
+        )
+    if found["same_update"] is None:
+        view.caption = "benchmark.trl_python is null: TRL's arm was left out."
+    else:
+        view.caption = f"The arms' updates of the draft have cosine {found['same_update']:.4f}."
+    return view
+
+
+def loss_table(lines: Sequence[LossLine]) -> Table:
+    """One line per divergence, dtype and pair of heads."""
+    view = Table(title="Fused loss with its gradients: median (lowest to highest)")
+    headings = ("ids", "draft", "target", "products in", "divergence", "tokens/s", "share")
+    _number_columns(view, *headings, "of the fastest")
+    for line in lines:
+        shapes, shares = line.shapes, line.times.shares
+        view.add_row(
+            str(shapes.vocabulary_size),
+            str(shapes.width),
+            str(shapes.target_width),
+            line.compute,
+            line.divergence,
+            f"{shapes.tokens / median(line.times.loss):.0f}",
+            f"{median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f})",
+            f"{line.times.undisturbed_share:.2f}",
+        )
+    view.caption = (
+        "draft, target: widths of their heads. share: time of the matrix products alone over the "
+        "loss's, runs next to each other; 1 would be a loss that costs nothing besides. of the "
+        "fastest: of the two fastest runs, which other jobs disturbed least."
+    )
+    return view
+
+
+def fidelity_table(found: Sequence[Fidelity]) -> Table:
+    """One line per codec of the target's signal."""
+    view = Table(title="Cached signals: the draft's gradient against the exact one")
+    view.add_column("signal", no_wrap=True)
+    _number_columns(view, "bytes/token", "angle", "angle of mean", "norm ratio", "noise")
+    for one in found:
+        view.add_row(
+            one.codec,
+            f"{one.bytes_per_token:.0f}",
+            f"{one.angle:.2f}°",
+            f"{one.bias_angle:.2f}°",
+            f"{one.norm_ratio:.4f}",
+            f"{one.noise:.4f}",
+        )
+    view.caption = (
+        "angle: of one encoding's gradient to the exact one. Of the mean over encodings: bias, and "
+        "what noise/√repetitions leaves. noise: in lengths of the exact gradient."
+    )
+    return view
+
+
+def as_text(table: Table, width: int = 138) -> str:
+    """The table as plain text, the same in a file as on any terminal."""
+    with Console(file=io.StringIO(), width=width) as console, console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def _number_columns(view: Table, *headings: str) -> None:
+    for heading in headings:
+        view.add_column(heading, justify="right", no_wrap=True)
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.median:.1f} ({rate.low:.1f}–{rate.high:.1f})"
 
 
 def _number(value: float | None) -> str:

@@ -5,18 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from distill.evaluate.records import PLAIN, Measurement
+from tests.tiny import tiny_llama
 
 
 def tiny(seed: int, **changes: Any) -> LlamaForCausalLM:
     """Random weights, wide enough that two seeds disagree."""
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 40}
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**shape | {"initializer_range": 0.5} | changes)).eval()
+    wide = {"initializer_range": 0.5, "max_position_embeddings": 2048}
+    return tiny_llama(seed, **wide | changes)
 
 
 def make_measurement(

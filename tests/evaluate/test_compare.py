@@ -6,9 +6,9 @@ import pytest
 
 from distill.errors import UserError
 from distill.evaluate.compare import Side, compare
-from distill.evaluate.report.comparison import comparison_view, conclusion, render_comparison
-from distill.evaluate.report.tables import as_text
-from distill.evaluate.statistics import Bootstrap, Sums, paired
+from distill.evaluate.report.comparison import render_comparison
+from distill.evaluate.report.tables import as_text, comparison_table
+from distill.evaluate.statistics import Bootstrap, Interval, Sums, paired
 
 BOOTSTRAP = Bootstrap(200)
 
@@ -108,15 +108,16 @@ def test_what_cannot_be_compared_is_refused(simulated) -> None:
 def test_page_and_table_say_which_is_faster(simulated) -> None:
     rows = simulated(8, 2, 0.6, 0.1)
     found = compare(side("one", rows), side("two", faster(rows, 2.0)), BOOTSTRAP)
-    text, html = as_text(comparison_view(found)), render_comparison(found)
+    text, html = as_text(comparison_table(found)), render_comparison(found)
     assert "B is faster" in text
     assert "2.00 [2.00, 2.00]" in text
     assert "8 (0, 0)" in text
     assert "B is faster" in html
     assert html.count("<svg role=") == 2
     assert "<script" not in html
-    assert conclusion({"speedup_ratio": {"low": 0.9, "high": 1.1}}) == "undecided"
-    assert conclusion({"speedup_ratio": {"low": 0.8, "high": 0.9}}) == "A is faster"
+    (load,) = found.loads
+    assert replace(load, speedup_ratio=Interval(1.0, 0.9, 1.1)).conclusion == "undecided"
+    assert replace(load, speedup_ratio=Interval(0.85, 0.8, 0.9)).conclusion == "A is faster"
 
 
 def test_any_statistic_of_arms_that_are_resampled_together() -> None:

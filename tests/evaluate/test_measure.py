@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from distill.errors import UserError
-from distill.evaluate import speed
-from distill.evaluate.measure import Bar, Evaluation, Grid, conclude, measure_candidates
+from distill.evaluate import measure
+from distill.evaluate.conclusion import Bar, Conclusion, conclude
+from distill.evaluate.measure import Grid, measure_candidates
 from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
 from distill.evaluate.statistics import Bootstrap
 from distill.speculative.decode import decode
 from distill.speculative.sampling import Sampling
-
-from .conftest import tiny
+from tests.evaluate.conftest import tiny
 
 V = 40
 
@@ -26,7 +26,7 @@ PROMPTS = [
 
 def evaluate_all(
     folder: Path, candidates=None, prompts=PROMPTS, progress=None, **changes
-) -> list[Evaluation]:
+) -> list[Conclusion]:
     grid = Grid(
         **{
             "num_draft_tokens": [1, 3],
@@ -53,7 +53,7 @@ def evaluate_all(
     ]
 
 
-def evaluate(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> Evaluation:
+def evaluate(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> Conclusion:
     """At one load."""
     for one, many in (("sampling", "samplings"), ("batch_size", "batch_sizes")):
         if one in changes:
@@ -82,7 +82,7 @@ def test_every_prompt_is_counted_once_per_arm_and_repetition(tmp_path: Path) -> 
     write_rows(tmp_path / "measurements.parquet", found.rows)
     frame = pd.read_parquet(tmp_path / "measurements.parquet")
     counts = frame.groupby(["candidate", "num_draft_tokens", "repetition"])["prompt_id"].agg(list)
-    assert len(counts) == 3 * speed.REPETITIONS
+    assert len(counts) == 3 * measure.REPETITIONS
     assert all(sorted(ids) == sorted(p.id for p in PROMPTS) for ids in counts)
     assert read_rows(tmp_path / "measurements.parquet") == found.rows
 
@@ -121,7 +121,7 @@ def test_arms_are_interleaved_forward_and_back(
         calls.append(settings["num_draft_tokens"] if settings["max_new_tokens"] == 30 else -1)
         return decode(target, prompts, **settings)
 
-    monkeypatch.setattr(speed, "decode", spy)
+    monkeypatch.setattr(measure, "decode", spy)
     evaluate(tmp_path, max_new_tokens=30, prompts=PROMPTS[:2])
     timed = [k for k in calls if k >= 0]
     assert calls[:3] == [-1, -1, -1]  # every arm is warmed up before the first is timed

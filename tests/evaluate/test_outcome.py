@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from distill.evaluate.correlation import Teacher, correlate
+from distill.evaluate.candidates import HeldOutScores
+from distill.evaluate.conclusion import Bar, conclude
+from distill.evaluate.correlation import correlate
 from distill.evaluate.load import Load
-from distill.evaluate.measure import Bar, conclude
-from distill.evaluate.outcome import Considered, Outcome
-from distill.evaluate.report.tables import as_text, load_view, proxies_view
+from distill.evaluate.outcome import Considered, Evaluation, Outcome
+from distill.evaluate.report.tables import as_text, correlations_table, load_text
 from distill.evaluate.statistics import Bootstrap, Interval
 from distill.evaluate.table import tabulate
 from distill.speculative.prediction import Cost, predicted_speedup
@@ -33,35 +34,33 @@ def rows(simulated):
 
 
 @pytest.fixture
-def outcome(rows):
+def evaluation(rows):
     considered = [
-        Considered("d", "abc", 100, 5000, Teacher(0.5, 0.6, 0.7)),
+        Considered("d", "abc", 100, 5000, HeldOutScores(0.5, 0.6, 0.7)),
         Considered("screened", "def", 100, None, None),
     ]
-    evaluation = conclude(rows, Bar(BOOTSTRAP, 1.0, {"chat": 0.5, "code": 9.0}))
-    return Outcome(
-        loads=[(load, evaluation) for load in LOADS],
+    conclusion = conclude(rows, Bar(BOOTSTRAP, 1.0, {"chat": 0.5, "code": 9.0}))
+    return Evaluation(
+        loads=[(load, conclusion) for load in LOADS],
         considered=considered,
-        num_draft_tokens=[1, 2],
-        prompts={"conversations": 20},
+        prompts={"conversations": 20, "turns": 24},
         target={"parameters": 1000},
-        screening_passes=7,
     )
 
 
-def test_the_first_load_stands_on_top(outcome) -> None:
-    found = outcome.as_json()
+def test_the_first_load_stands_on_top(evaluation) -> None:
+    found = evaluation.as_json()
     first, second = found["loads"]
     assert (first["sampling"], second["sampling"]) == ("T=1", "greedy")
-    assert {key: found[key] for key in first if key in found} | {"passes_share": 0} == {
+    assert {key: found[key] for key in first if key in found} == {
         key: value for key, value in first.items() if key in found
-    } | {"passes_share": 0}
+    }
     assert (found["draft_weights_sha256"], found["parameter_ratio"]) == ("abc", 0.1)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_parts_and_floors(outcome) -> None:
-    first = outcome.as_json()["loads"][0]
+def test_parts_and_floors(evaluation) -> None:
+    first = evaluation.as_json()["loads"][0]
     assert [(part["name"], part["prompts"]) for part in first["domains"]] == [
         ("chat", 10), ("code", 10),
     ]  # fmt: skip
@@ -75,8 +74,8 @@ def test_parts_and_floors(outcome) -> None:
     assert "in chat" not in first["reason"]
 
 
-def test_calibration_is_both_formulas_beside_the_measured(outcome) -> None:
-    lines = outcome.as_json()["calibration"]
+def test_calibration_is_both_formulas_beside_the_measured(evaluation) -> None:
+    lines = evaluation.as_json()["calibration"]
     assert [(line["sampling"], line["num_draft_tokens"]) for line in lines] == [
         ("T=1", 1), ("T=1", 2), ("greedy", 1), ("greedy", 2),
     ]  # fmt: skip
@@ -89,24 +88,29 @@ def test_calibration_is_both_formulas_beside_the_measured(outcome) -> None:
         assert line["efficiency"] == pytest.approx(line["measured"]["value"] / line["predicted"])
 
 
-def test_passes_of_screening_and_of_who_was_screened_out_count(outcome, rows) -> None:
-    found = outcome.as_json()
-    spent = sum(row.target_passes for row in rows)
-    drafted = sum(row.target_passes for row in rows if row.num_draft_tokens)
-    assert found["loads"][0]["passes_share"] == pytest.approx(spent / (spent + drafted))
-    assert found["passes_share"] == pytest.approx((2 * spent + 7) / (2 * (spent + drafted)))
+def test_who_was_screened_out_is_listed(evaluation) -> None:
+    found = evaluation.as_json()
     assert [(one["name"], one["decoded"]) for one in found["candidates"]] == [
         ("d", True), ("screened", False),
     ]  # fmt: skip
 
 
-def test_nothing_tested_is_null_not_nan(outcome, rows) -> None:
+def test_what_other_stages_read_is_the_first_loads_champion(evaluation) -> None:
+    found = evaluation.as_json()
+    outcome = Outcome.from_json(json.loads(json.dumps(found)))
+    first = found["loads"][0]
+    names = ("draft", "num_draft_tokens", "alpha", "speedup_low", "verdict")
+    assert {name: getattr(outcome, name) for name in names} == {name: first[name] for name in names}
+    assert (outcome.draft_weights_sha256, outcome.turns) == ("abc", 24)
+
+
+def test_nothing_tested_is_null_not_nan(evaluation, rows) -> None:
     bare = [
         replace(row, tested=0, accepted=0, alpha_sum=0.0, tested_at=[0] * row.num_draft_tokens)
         for row in rows
     ]
     loads = [(LOADS[0], conclude(bare, Bar(BOOTSTRAP)))]
-    found = replace(outcome, loads=loads).as_json()
+    found = replace(evaluation, loads=loads).as_json()
     assert found["alpha"] is found["best_k"] is found["break_even_alpha"] is None
     assert "no drafted token was tested" in found["reason"]
     assert found["table"][0]["alpha"] == {"value": None, "low": None, "high": None}
@@ -120,11 +124,13 @@ def test_correlations_by_hand(rows) -> None:
         replace(line, candidate=name, alpha=Interval(a, a, a), speedup=Interval(s, s, s))
         for name, a, s in (("x", 0.2, 1.0), ("y", 0.3, 1.2), ("z", 0.9, 1.1))
     ]
-    teachers = {
-        "x": Teacher(0.9, 0.25, 0.1), "y": Teacher(0.8, 0.35, 0.3), "z": Teacher(0.7, 0.95, 0.2),
-    }  # fmt: skip
-    assert correlate(table[:2], teachers) is None
-    found = correlate(table, teachers)
+    held_out = {
+        "x": HeldOutScores(0.9, 0.25, 0.1),
+        "y": HeldOutScores(0.8, 0.35, 0.3),
+        "z": HeldOutScores(0.7, 0.95, 0.2),
+    }
+    assert correlate(table[:2], held_out) is None
+    found = correlate(table, held_out)
     assert found is not None
     by = {(one.proxy, one.measured): one for one in found.correlations}
     assert by["kl", "alpha"].spearman == pytest.approx(-1)
@@ -136,19 +142,19 @@ def test_correlations_by_hand(rows) -> None:
 def test_a_constant_proxy_says_nothing(rows) -> None:
     (line, _) = tabulate(rows, BOOTSTRAP)
     table = [replace(line, candidate=name) for name in "xyz"]
-    found = correlate(table, dict.fromkeys("xyz", Teacher(0.5, 0.5, 0.5)))
+    found = correlate(table, dict.fromkeys("xyz", HeldOutScores(0.5, 0.5, 0.5)))
     assert found is not None
     assert all(one.pearson != one.pearson for one in found.correlations)
 
 
-def test_what_is_printed(outcome) -> None:
-    text = "".join(load_view(load, evaluation) for load, evaluation in outcome.loads)
+def test_what_is_printed(evaluation) -> None:
+    text = "".join(load_text(load, conclusion) for load, conclusion in evaluation.loads)
     assert text.count("verdict:") == 2
     assert "★ by domain" in text
     assert "★ by context" not in text  # one bucket says nothing new
     correlation = {
         "proxy": "kl", "measured": "alpha", "spearman": None, "pearson": -0.9, "candidates": 3,
     }  # fmt: skip
-    shown = as_text(proxies_view({"num_draft_tokens": 2, "correlations": [correlation]}))
+    shown = as_text(correlations_table({"num_draft_tokens": 2, "correlations": [correlation]}))
     assert "validation KL" in shown
     assert "-0.90" in shown

@@ -60,7 +60,7 @@ def test_ready_draft_is_not_trained(refused, target):
 @pytest.mark.parametrize("pipeline", ["full", "evaluate", "plan", "probe"])
 @pytest.mark.parametrize("init", ["pretrained", "ready", "sdv"])
 def test_draft_that_is_not_named(refused, pipeline, init):
-    said = refused(f"pipeline={pipeline}", f"draft.init={init}", "probe.contexts=[16]")
+    said = refused(f"pipeline={pipeline}", f"draft.init={init}", "probe.context_lengths=[16]")
     assert f"draft.init={init}" in said
 
 
@@ -145,13 +145,13 @@ def test_base_model_cannot_write_prompts(refused, target, tmp_path):
 
 
 def test_prompts_are_written_for_data_that_asks_for_them(refused):
-    assert "data=self_prompted" in refused("pipeline=self_prompt")
+    assert "data=self_prompted" in refused("pipeline=prepare")
 
 
 def test_plan_needs_no_weights(distill, target, tmp_path, capsys):
     bare = tmp_path / "bare"
     shutil.copytree(target, bare, ignore=shutil.ignore_patterns("*.safetensors"))
-    distill(f"target.id={bare}", "pipeline=plan")
+    distill(f"target.id={bare}", "pipeline=probe", "probe.measure=false")
     printed = capsys.readouterr().out
     assert "258 ids" in printed
     assert "in all, per device" in printed

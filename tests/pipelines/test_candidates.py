@@ -2,24 +2,8 @@
 
 import json
 import shutil
-from pathlib import Path
 
-import pytest
-from distill.pipelines.candidates import _names
-
-from distill.errors import UserError
-from distill.pipelines import shortlist
-
-
-def test_checkpoints_of_two_runs_that_are_called_alike_bear_their_runs_names():
-    folders = ["runs/a/candidates/tokens-9", "runs/b/candidates/tokens-9", "runs/b/candidates/last"]
-    assert _names([*map(Path, folders)]) == ["a/tokens-9", "b/tokens-9", "last"]
-    assert _names([Path("here/draft"), Path("there/draft")]) == ["here/draft", "there/draft"]
-
-
-def test_one_draft_twice_is_refused():
-    with pytest.raises(UserError, match="two drafts are called a/d"):
-        _names([Path("a/d"), Path("a/d")])
+from distill.evaluate import screening
 
 
 def test_checkpoints_of_two_trainings_are_measured_side_by_side(distill, tmp_path):
@@ -39,9 +23,9 @@ def test_checkpoints_that_were_moved_together_are_read_on_the_same_rows(
 ):
     """Their metrics.json may be of different validation rows: no order can be made of them."""
     read = []
-    real = shortlist.teacher_forced
+    real = screening.teacher_forced
     monkeypatch.setattr(
-        shortlist, "teacher_forced", lambda *a, **k: read.append(list(a[1])) or real(*a, **k)
+        screening, "teacher_forced", lambda *a, **k: read.append(list(a[1])) or real(*a, **k)
     )
     for seed in (0, 1):
         distill("pipeline=train", f"seed={seed}")

@@ -7,7 +7,7 @@ import pytest
 
 def test_candidates_carry_what_was_decoded(distill, tmp_path):
     distill(
-        "pipeline=train", "trainer.decode_every=0.5", "trainer.decode_prompts=2",
+        "pipeline=train", "trainer.decode_every=0.5", "trainer.decode_num_prompts=2",
         "trainer.decode_max_new_tokens=8",
     )  # fmt: skip
     found = sorted((tmp_path / "outputs").glob("artifacts/train/*/candidates/*/metrics.json"))
@@ -20,6 +20,6 @@ def test_candidates_carry_what_was_decoded(distill, tmp_path):
 
 def test_more_prompts_than_there_are(distill, capsys):
     with pytest.raises(SystemExit) as stopped:
-        distill("pipeline=train", "trainer.decode_every=0.5", "trainer.decode_prompts=50")
+        distill("pipeline=train", "trainer.decode_every=0.5", "trainer.decode_num_prompts=50")
     assert stopped.value.code == 2
     assert "raise data.validation_rows" in capsys.readouterr().err.splitlines()[-1]

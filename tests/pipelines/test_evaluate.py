@@ -60,7 +60,7 @@ def test_grid_of_loads_over_prompts_of_a_file(evaluated, cases, capsys):
         cases,
         "evaluate.samplings=[{temperature:1},{temperature:0}]",
         "evaluate.batch_sizes=[1,3]",
-        "evaluate.contexts=[16,64]",
+        "evaluate.context_edges=[16,64]",
         "evaluate.num_prompts=9",
         "+evaluate.floors.code=0.0001",
     )
@@ -238,7 +238,7 @@ REFUSED = [
         ["evaluate.prompts=null", "evaluate.num_prompts=9", "evaluate.batch_sizes=[5]"],
         "and 4 prompts",
     ),
-    (["evaluate.contexts=[512,256]"], "must rise"),
+    (["evaluate.context_edges=[512,256]"], "must rise"),
     (["evaluate.samplings=[]"], "evaluate.samplings"),
     (["evaluate.samplings=[{temperature:0},{temperature:0}]"], "each once"),
     (["evaluate.samplings=[{temperature:-1}]"], "temperature"),

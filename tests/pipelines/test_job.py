@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from distill.pipelines import stage
+from distill.pipelines import job as jobs
 
 SUMMARY_KEYS = {
     "target", "draft", "parameter_ratio", "alpha", "alpha_low", "alpha_high", "alpha_empirical",
@@ -50,7 +50,7 @@ def test_code_job_from_nothing_and_again(distill, capsys, manifests, tmp_path):
     assert "- prompts: 4\n" in card  # as many as the data has
     exported = AutoModelForCausalLM.from_pretrained(first["export_path"], dtype=torch.float32)
     assert exported.config.hidden_size == 32
-    once = dict.fromkeys(("prepare", "train", "measurements", "evaluate", "export"), 1)
+    once = dict.fromkeys(("prepare", "train", "measure", "judge", "export"), 1)
     assert manifests() == once
 
     distill("evaluate.num_prompts=9")
@@ -65,7 +65,7 @@ def test_chat_job_generates_answers_and_changed_input_redoes_the_rest(
 ):
     """And each stage that did something ends by returning its memory."""
     returned = []
-    monkeypatch.setattr(stage, "return_freed_memory", lambda: returned.append(1))
+    monkeypatch.setattr(jobs, "return_freed_memory", lambda: returned.append(1))
     arguments = ["data=jsonl", f"data.source.path={prompts}"]
     distill(*arguments, "pipeline=train")
     assert manifests() == {"prepare": 1, "generate": 1, "train": 1}
@@ -129,7 +129,7 @@ def test_registered_model_is_a_target_of_evaluation(distill, tmp_path, capsys):
     uri = f"sqlite:///{tmp_path / 'outputs' / 'mlflow.db'}"
     distill(
         "pipeline=evaluate",
-        "evaluate.candidates=[models:/draft@champion]",
+        "evaluate.candidates=[models:/target0-draft@champion]",
         f"tracking.uri={uri}",
     )
     assert "verdict:" in capsys.readouterr().out
@@ -141,8 +141,8 @@ def test_registered_draft_is_found_in_the_jobs_own_store(distill, tmp_path, caps
     distill("pipeline=register")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'elsewhere.db'}")  # as in a new process
     capsys.readouterr()
-    registered = ["draft.model.source=mlflow", "draft.model.id=models:/draft@champion"]
-    distill("pipeline=plan", "draft=ready", *registered)
+    registered = ["draft.model.source=mlflow", "draft.model.id=models:/target0-draft@champion"]
+    distill("pipeline=probe", "probe.measure=false", "draft=ready", *registered)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'elsewhere.db'}")
     distill("pipeline=evaluate", "draft=ready", *registered)
     assert "verdict:" in capsys.readouterr().out
@@ -150,7 +150,7 @@ def test_registered_draft_is_found_in_the_jobs_own_store(distill, tmp_path, caps
 
 def test_the_target_as_its_own_draft_is_always_accepted(distill, target, tmp_path):
     distill("pipeline=evaluate", "draft=ready", f"draft.model.id={target}")
-    manifest = next((tmp_path / "outputs" / "artifacts" / "evaluate").glob("*/manifest.json"))
+    manifest = next((tmp_path / "outputs" / "artifacts" / "judge").glob("*/manifest.json"))
     counts = json.loads(manifest.read_text())["counts"]
     assert counts["alpha"] == pytest.approx(1.0, abs=1e-6)
     assert counts["alpha_empirical"] == 1.0

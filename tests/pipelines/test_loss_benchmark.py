@@ -8,7 +8,12 @@ from distill.losses.mixture import BY_NAME
 
 
 def test_every_divergence_is_timed_for_this_pair_and_for_others(distill, tmp_path, capsys) -> None:
-    benchmark = ("pipeline=benchmark", "what=loss", "draft=scratch", "benchmark.repetitions=1")
+    benchmark = (
+        "pipeline=benchmark",
+        "benchmark.what=loss",
+        "draft=scratch",
+        "benchmark.repetitions=1",
+    )
     distill(*benchmark, "trainer.tokens_per_batch=8")
     distill(
         *benchmark, "trainer.tokens_per_batch=8",
@@ -29,7 +34,7 @@ def test_every_divergence_is_timed_for_this_pair_and_for_others(distill, tmp_pat
 
 def test_a_given_dtype_is_the_only_one(distill, tmp_path) -> None:
     distill(
-        "pipeline=benchmark", "what=loss", "draft=scratch", "benchmark.repetitions=1",
+        "pipeline=benchmark", "benchmark.what=loss", "draft=scratch", "benchmark.repetitions=1",
         "trainer.tokens_per_batch=8", "target.dtype=bfloat16",
     )  # fmt: skip
     (path,) = (tmp_path / "outputs" / "artifacts" / "benchmark").glob("*/benchmark.json")
@@ -47,5 +52,5 @@ def test_a_given_dtype_is_the_only_one(distill, tmp_path) -> None:
 )
 def test_sizes_that_cannot_be(distill, capsys, change, remedy) -> None:
     with pytest.raises(SystemExit):
-        distill("pipeline=benchmark", "what=loss", "draft=scratch", change)
+        distill("pipeline=benchmark", "benchmark.what=loss", "draft=scratch", change)
     assert remedy in capsys.readouterr().err

@@ -18,7 +18,7 @@ def certified(distill, draft):
     def run(*more: str) -> None:
         distill(
             "pipeline=certify", "draft=ready", f"draft.model.id={draft}", "certify.samples=8192",
-            "certify.prompts=3", "certify.max_new_tokens=12", *more,
+            "certify.num_prompts=3", "certify.max_new_tokens=12", *more,
         )  # fmt: skip
 
     return run
@@ -65,7 +65,7 @@ def test_champion_of_the_own_training_is_certified(distill, tmp_path, monkeypatc
     from distill.evaluate.exactness.certificate import Certificate
 
     monkeypatch.setattr("distill.pipelines.certify.certify", lambda *_, **__: Certificate())
-    distill("pipeline=certify", "certify.prompts=2")
+    distill("pipeline=certify", "certify.num_prompts=2")
     trained = result(tmp_path, "evaluate", "manifest.json")["counts"]["draft_weights_sha256"]
     assert (
         result(tmp_path, "certify", "certificate.json")["pair"]["draft_weights_sha256"] == trained
@@ -74,7 +74,7 @@ def test_champion_of_the_own_training_is_certified(distill, tmp_path, monkeypatc
 
 def test_benchmark_of_decoding(distill, draft, tmp_path, capsys):
     distill(
-        "pipeline=benchmark", "what=decoding", "draft=ready", f"draft.model.id={draft}",
+        "pipeline=benchmark", "benchmark.what=decoding", "draft=ready", f"draft.model.id={draft}",
         "benchmark.batch_sizes=[1,2]", "benchmark.num_draft_tokens=[1,2]",
         "benchmark.max_new_tokens=6", "benchmark.repetitions=1",
     )  # fmt: skip
@@ -91,8 +91,8 @@ def test_probe_needs_no_data_and_no_budget(distill, tmp_path, capsys):
     distill(
         "pipeline=probe", "data=jsonl", "data.source.path=nowhere.jsonl", "budget.tokens=null",
         "probe.drafts=[{hidden_size:32,num_hidden_layers:1},{parameter_ratio:0.5}]",
-        "probe.batch_sizes=[1,2]", "probe.contexts=[16]", "probe.num_draft_tokens=[1,2]",
-        "probe.repetitions=2",
+        "probe.batch_sizes=[1,2]", "probe.context_lengths=[16]", "probe.num_draft_tokens=[1,2]",
+        "probe.timings=2",
     )  # fmt: skip
     printed = capsys.readouterr().out
     found = result(tmp_path, "probe", "prospects.json")
@@ -106,17 +106,26 @@ def test_probe_needs_no_data_and_no_budget(distill, tmp_path, capsys):
     ("arguments", "remedy"),
     [
         (["pipeline=certify", "certify.samples=0"], "certify.samples=0"),
-        (["pipeline=certify", "certify.prompts=500"], "data.evaluation_rows"),
-        (["pipeline=benchmark", "what=nothing"], "decoding"),
+        (["pipeline=certify", "certify.num_prompts=500"], "data.evaluation_rows"),
+        (["pipeline=benchmark", "benchmark.what=nothing"], "decoding"),
         (["pipeline=benchmark", "benchmark.batch_sizes=[]"], "benchmark.batch_sizes"),
         (["pipeline=benchmark", "benchmark.batch_sizes=[64]"], "data.evaluation_rows"),
-        (["pipeline=codecs", "codecs.repetitions=1"], "repetitions=1: give values from 2 up"),
-        (["pipeline=codecs", "codecs.k=[8,0]"], "codecs.k=[8, 0]"),
-        (["pipeline=codecs", "codecs.batches=0"], "codecs.batches=0"),
-        (["pipeline=probe", "probe.contexts=[4096]"], "the target holds 256"),
-        (["pipeline=probe", "probe.contexts=[16]", "probe.drafts=[]"], "probe.drafts"),
+        (
+            ["pipeline=benchmark", "benchmark.what=signals", "benchmark.signals.encodings=1"],
+            "repetitions=1: give values from 2 up",
+        ),
+        (
+            ["pipeline=benchmark", "benchmark.what=signals", "benchmark.signals.k=[8,0]"],
+            "benchmark.signals.k=[8, 0]",
+        ),
+        (
+            ["pipeline=benchmark", "benchmark.what=signals", "benchmark.signals.batches=0"],
+            "benchmark.signals.batches=0",
+        ),
+        (["pipeline=probe", "probe.context_lengths=[4096]"], "the target holds 256"),
+        (["pipeline=probe", "probe.context_lengths=[16]", "probe.drafts=[]"], "probe.drafts"),
         (["pipeline=probe", "probe.num_draft_tokens=[0]"], "probe.num_draft_tokens"),
-        (["pipeline=probe", "probe.contexts=[16]", "probe.alphas=[1.5]"], "probe.alphas"),
+        (["pipeline=probe", "probe.context_lengths=[16]", "probe.alphas=[1.5]"], "probe.alphas"),
     ],
 )
 def test_bad_input_is_one_line(distill, capsys, arguments, remedy):
@@ -130,7 +139,7 @@ def test_bad_input_is_one_line(distill, capsys, arguments, remedy):
 
 
 def test_benchmark_of_selection(distill, tmp_path, capsys):
-    asked = ("pipeline=benchmark", "what=selection", "benchmark.orders=3")
+    asked = ("pipeline=benchmark", "benchmark.what=selection", "benchmark.orders=3")
     distill(*asked, "trainer.checkpoints=3", "evaluate.max_candidates=1", "evaluate.racing=true")
     lines = result(tmp_path, "benchmark", "benchmark.json")["lines"]
     assert [(one["way"], one["decoded"]) for one in lines] == [

@@ -40,7 +40,7 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
     assert {path.name for path in first.iterdir()} >= FILES
     assert f"report: {first / 'report.html'}" in capsys.readouterr().out
     page = (first / "report.html").read_text()
-    assert "pipeline=report" in page
+    assert "pipeline=evaluate" in page
     assert json.loads((first / "summary.json").read_text())["target"] == "org/large"
     assert "a draft for org/large</title>" in page
 
@@ -48,10 +48,10 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
     certificate(tmp_path / "outputs", {"draft": draft, "target": target})
     own = tmp_path / "own"
     own.mkdir()
-    ready(again, "pipeline=report", f"--config-dir={own}")
+    ready(again, "pipeline=evaluate", f"--config-dir={own}")
     redrawn = (again / "report.html").read_text()
     assert "certified: by hand" in redrawn
-    assert f"python -m distill --config-dir={own} pipeline=report" in redrawn
+    assert f"python -m distill --config-dir={own} pipeline=evaluate" in redrawn
     distill(
         "pipeline=evaluate", "draft=ready", f"draft.model.id={target}", f"hydra.run.dir={other}"
     )
@@ -63,7 +63,9 @@ def test_a_job_leaves_a_report_that_is_redrawn_and_compared(
     assert logged >= {f"report/{name}" for name in FILES}
     side = tmp_path / "side"
     capsys.readouterr()
-    distill("pipeline=compare", f"runs=[{first},{jobs[0].info.run_id}]", f"hydra.run.dir={side}")
+    distill(
+        "pipeline=compare", f"compare.runs=[{first},{jobs[0].info.run_id}]", f"hydra.run.dir={side}"
+    )
     assert "B / A" in capsys.readouterr().out
     (load,) = json.loads((side / "compare.json").read_text())["loads"]
     assert load["turns"] == 3
@@ -120,6 +122,6 @@ def test_a_summary_of_another_program_is_not_overwritten(distill, tmp_path, caps
 )
 def test_places_that_hold_nothing_to_compare(distill, capsys, tmp_path, runs, remedy):
     with pytest.raises(SystemExit) as stopped:
-        distill("pipeline=compare", f"runs={runs}", f"hydra.run.dir={tmp_path / 'side'}")
+        distill("pipeline=compare", f"compare.runs={runs}", f"hydra.run.dir={tmp_path / 'side'}")
     assert stopped.value.code == 2
     assert remedy in refusal(capsys)

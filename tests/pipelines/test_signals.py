@@ -74,7 +74,7 @@ def test_the_target_does_not_outlive_the_training(distill, monkeypatch):
     monkeypatch.setattr(train, "load_configured_target", load)
     gc.disable()  # what frees it is no accident
     try:
-        distill("pipeline=train", "trainer.decode_every=0.5", "trainer.decode_prompts=2")
+        distill("pipeline=train", "trainer.decode_every=0.5", "trainer.decode_num_prompts=2")
     finally:
         gc.enable()
     assert [target() for target in loaded] == [None]
@@ -108,8 +108,8 @@ def replace(identity, name):
 
 def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
     distill(
-        "pipeline=codecs", "draft=scratch", "codecs.k=[2,258]", "codecs.draws=[4]",
-        "codecs.batches=2", "codecs.repetitions=2",
+        "pipeline=benchmark", "benchmark.what=signals", "draft=scratch", "benchmark.signals.k=[2,258]", "benchmark.signals.draws=[4]",
+        "benchmark.signals.batches=2", "benchmark.signals.encodings=2",
     )  # fmt: skip
     (path,) = (tmp_path / "outputs" / "artifacts" / "codecs").glob("*/codecs.json")
     found = {one["codec"]: one for one in json.loads(path.read_text())}
@@ -125,8 +125,8 @@ def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
 
 def test_a_codec_that_the_objective_cannot_take_is_left_out(distill, tmp_path, capsys):
     distill(
-        "pipeline=codecs", "draft=scratch", "objective=acceptance", "codecs.k=[2]",
-        "codecs.draws=[4,8]", "codecs.batches=1",
+        "pipeline=benchmark", "benchmark.what=signals", "draft=scratch", "objective=acceptance", "benchmark.signals.k=[2]",
+        "benchmark.signals.draws=[4,8]", "benchmark.signals.batches=1",
     )  # fmt: skip
     (path,) = (tmp_path / "outputs" / "artifacts" / "codecs").glob("*/codecs.json")
     assert [one["codec"] for one in json.loads(path.read_text())] == ["hidden", "top_k 2"]
@@ -138,6 +138,6 @@ def test_a_codec_that_the_objective_cannot_take_is_left_out(distill, tmp_path, c
 def test_an_objective_that_suits_no_codec_is_refused_at_once(distill, target, tmp_path, capsys):
     ready = ("draft=ready", f"draft.model.id={target}")
     with pytest.raises(SystemExit):
-        distill("pipeline=codecs", *ready, "objective.temperature=0")
+        distill("pipeline=benchmark", "benchmark.what=signals", *ready, "objective.temperature=0")
     assert "temperature" in capsys.readouterr().err
     assert not (tmp_path / "outputs" / "artifacts").exists()

@@ -9,7 +9,7 @@ def lines(path: Path) -> list[str]:
 
 def test_sweep_shares_stages_and_every_job_keeps_its_log(distill, tmp_path, prompts):
     distill(
-        "pipeline=train", "name=sweep", "draft=tenth,scratch",
+        "pipeline=train", "name=sweep", "draft=svd,scratch",
         "data=jsonl", f"data.source.path={prompts}", "generate.enabled=true",
         "-m",
     )  # fmt: skip

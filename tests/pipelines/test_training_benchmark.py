@@ -13,7 +13,7 @@ def test_both_trainers_do_the_same_work(distill, tmp_path, capsys) -> None:
     """TRL's arm runs where DISTILL_TRL_PYTHON names an interpreter that has TRL."""
     python = os.environ.get("DISTILL_TRL_PYTHON", "null")
     distill(
-        "pipeline=benchmark", "what=training", "draft=scratch", *SIZES,
+        "pipeline=benchmark", "benchmark.what=training", "draft=scratch", *SIZES,
         f"benchmark.trl_python={python}",
     )  # fmt: skip
     assert "Training: median" in capsys.readouterr().out
@@ -36,20 +36,20 @@ def test_both_trainers_do_the_same_work(distill, tmp_path, capsys) -> None:
     [
         ("benchmark.steps=0", "benchmark.steps"),
         ("benchmark.trl_python=/no/such/python", "trl_python"),
-        ("benchmark.signals=[logits]", "hidden, top_k, sampled"),
-        ("what=nothing", "decoding, training"),
+        ("benchmark.cached=[logits]", "hidden, top_k, sampled"),
+        ("benchmark.what=nothing", "decoding, training"),
     ],
 )
 def test_what_cannot_be_measured(distill, capsys, change, remedy) -> None:
     with pytest.raises(SystemExit):
-        distill("pipeline=benchmark", "what=training", "draft=scratch", change)
+        distill("pipeline=benchmark", "benchmark.what=training", "draft=scratch", change)
     assert remedy in capsys.readouterr().err
 
 
 def test_rows_too_short_to_fill_a_batch(distill, capsys, prompts) -> None:
     with pytest.raises(SystemExit):
         distill(
-            "pipeline=benchmark", "what=training", "draft=scratch",
+            "pipeline=benchmark", "benchmark.what=training", "draft=scratch",
             "data=jsonl", f"data.source.path={prompts}",
         )  # fmt: skip
     assert "data.max_length" in capsys.readouterr().err

@@ -121,7 +121,8 @@ FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
         ),
     ),
 }
-LEAN = [name for name in FAMILIES if name.split("-")[0] in ("llama", "qwen2", "qwen3", "mistral")]
+OF_LLAMA_FORWARD = ("llama", "qwen2", "qwen3", "mistral")
+LLAMA_LIKE = [name for name in FAMILIES if name.split("-")[0] in OF_LLAMA_FORWARD]
 
 
 @functools.cache
@@ -134,8 +135,8 @@ def any_model(request) -> PreTrainedModel:
     return built(request.param)
 
 
-@pytest.fixture(params=LEAN)
-def lean_model(request) -> PreTrainedModel:
+@pytest.fixture(params=LLAMA_LIKE)
+def llama_like(request) -> PreTrainedModel:
     return built(request.param)
 
 

@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from distill.models.source import resolve_model
 from distill.schema import ModelConfig
 from distill.speculative.decode import decode
-from distill.speculative.drafters import ModelDrafter
-from distill.speculative.layers import LayerDrafter
+from distill.speculative.drafters import LayerDrafter, ModelDrafter
 from distill.speculative.sampling import Sampling
 
 pytestmark = pytest.mark.slow

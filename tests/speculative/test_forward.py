@@ -8,8 +8,7 @@ from distill.errors import UserError
 from distill.speculative.cache import RaggedCache
 from distill.speculative.decode import decode
 from distill.speculative.forward import GenericForward, forward_for
-from distill.speculative.lean import LeanForward
-from distill.speculative.linear import FEW_ROWS, SMALL_WEIGHT, Linear
+from distill.speculative.llama_forward import LlamaForward
 
 ROWS = [[4, 8, 15, 16, 23, 42, 9, 1, 2, 3], [7, 7, 5], [60, 61, 62, 63, 64, 65]]
 
@@ -39,46 +38,20 @@ def test_every_family(any_model, width):
 
 @pytest.mark.parametrize("width", [1, 2])
 @pytest.mark.parametrize("fixed", [False, True])
-def test_lean_equals_the_models_own_forward(lean_model, width, fixed):
-    forward = forward_for(lean_model)
-    assert isinstance(forward, LeanForward)
-    check(forward, lean_model, width=width, fixed=fixed)
+def test_llama_forward_equals_the_models_own_forward(llama_like, width, fixed):
+    forward = forward_for(llama_like)
+    assert isinstance(forward, LlamaForward)
+    check(forward, llama_like, width=width, fixed=fixed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_lean_in_other_precisions(make_llama, dtype):
+def test_llama_forward_in_other_precisions(make_llama, dtype):
     model = make_llama(attention_bias=True).to(dtype)
     check(forward_for(model), model, tolerance=1e-6 if dtype == torch.float64 else 0.05)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 9, 40])
-def test_bf16_products(rows):
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(1, rows, 64), torch.randn(48, 64), torch.randn(48)
-    got = Linear(weight.bfloat16(), bias.bfloat16())(x.bfloat16())
-    assert got.shape == (1, rows, 48)
-    torch.testing.assert_close(
-        got.float(), torch.nn.functional.linear(x, weight, bias), atol=0.4, rtol=0.02
-    )
-
-
-@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1])
-def test_a_small_bf16_weight_is_multiplied_in_fp32(rows):
-    """And rounded where a bf16 product is; with many rows, or a large weight, it is not."""
-    torch.manual_seed(0)
-    x, weight = torch.randn(1, rows, 64).bfloat16(), torch.randn(48, 64).bfloat16()
-    bias = torch.randn(48).bfloat16()
-    linear = Linear.of(weight, bias)
-    assert linear.wide is not None
-    exact = (x.float() @ weight.float().T).bfloat16() + bias
-    tolerance = 0.0 if rows <= FEW_ROWS else 0.02
-    torch.testing.assert_close(linear(x), exact, rtol=tolerance, atol=tolerance * 4)
-    assert Linear.of(torch.zeros(SMALL_WEIGHT // 64 + 1, 64, dtype=torch.bfloat16)).wide is None
-    assert Linear.of(weight.float()).wide is None
-
-
 @torch.no_grad()
-def test_lean_takes_small_bf16_weights_that_were_trained_since(make_llama):
+def test_llama_forward_takes_small_bf16_weights_that_were_trained_since(make_llama):
     model = make_llama().bfloat16()
     forward = forward_for(model)
     check(forward, model, tolerance=0.05)
@@ -87,7 +60,7 @@ def test_lean_takes_small_bf16_weights_that_were_trained_since(make_llama):
     check(forward, model, tolerance=0.05)
 
 
-def test_lean_takes_weights_that_were_trained_since(make_llama):
+def test_llama_forward_takes_weights_that_were_trained_since(make_llama):
     model = make_llama()
     forward = forward_for(model)
     check(forward, model)
@@ -113,7 +86,7 @@ def test_alignment_keeps_values_and_ties(make_llama):
     assert tied.weight.data_ptr() == down.weight.data_ptr()
 
 
-def test_what_the_lean_path_does_not_know_goes_the_general_way(make_llama):
+def test_what_the_llama_forward_does_not_know_goes_the_general_way(make_llama):
     gelu = make_llama(hidden_act="gelu")
     hooked = make_llama()
     hooked.model.layers[0].register_forward_hook(lambda *_: None)

@@ -9,7 +9,7 @@ from distill.tracking import registry
 from distill.tracking.registry import content_sha256, register_champion
 from distill.tracking.runs import Run, SilentClient, start_job
 
-TRACKING = TrackingConfig()
+TRACKING = TrackingConfig(registered_model="draft")
 TAGS = {"alpha": "0.412", "k": "2"}
 
 

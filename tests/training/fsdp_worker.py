@@ -32,7 +32,7 @@ def main(path: Path) -> None:
         distributed.init_process_group("gloo")
         shard(student, init_device_mesh("cpu", (WORLD,), mesh_dim_names=("data_parallel",)))
     teacher = tiny.LiveTeacher(tiny.llama(32, seed=0))
-    optimizers = build_optimizers(student, OptimizerConfig(muon=True, muon_lr=0.1))
+    optimizers = build_optimizers(student, OptimizerConfig(lr=1e-3, muon=True, muon_lr=0.1))
     for step, counts in enumerate(SUPERVISED):
         for rank in [RANK] if WORLD > 1 else range(len(counts)):
             batch = tiny.micro_batch(10 * step + rank, [tiny.marks(counts[rank])])

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from distill.errors import UserError
 from distill.training.callbacks.candidates import Candidates, candidate_folders
 from distill.training.config import MONITORS, TrainerConfig
 
@@ -33,16 +32,3 @@ def test_training_keeps_as_many_as_asked(tiny, tmp_path, monkeypatch) -> None:
         assert len(result["candidates"]) == count
         newest = json.loads((Path(result["candidates"][-1]) / "metrics.json").read_text())
         assert newest["tokens"] == result["train_tokens"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "remedy"),
-    [
-        ({"keep": 0}, "at least 1"),
-        ({"monitor": "loss"}, "alpha, decoding_alpha"),
-        ({"keep": 2, "monitor": "decoding_alpha"}, r"set trainer\.decode_every"),
-    ],
-)
-def test_what_cannot_be_kept_by(changes: dict, remedy: str) -> None:
-    with pytest.raises(UserError, match=remedy):
-        TrainerConfig(**changes)

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from distill.data.datamodule import collate
+from distill.models.draft import load_draft
 from distill.speculative.decode import decode
+from distill.speculative.matmul import CACHE_LINE
 from distill.speculative.sampling import Sampling
 from distill.training import on_policy
 from distill.training.config import TrainerConfig
@@ -104,7 +106,7 @@ def test_the_draft_answers_with_the_weights_it_has_now(tiny) -> None:
 
 
 def test_what_is_compiled_for_training_decodes_eagerly(tiny) -> None:
-    """Of no family with a lean forward: those never call the blocks."""
+    """The model is of no family that `LlamaForward` runs: those never call the blocks."""
     target, traced = tiny.llama(32, seed=0, hidden_act="gelu"), []
 
     def backend(graph, inputs):
@@ -151,6 +153,29 @@ def test_training_goes_on_bit_for_bit(tiny, tmp_path, monkeypatch) -> None:
     for one, two in zip(whole["candidates"], parts["candidates"], strict=True):
         first, second = (torch.load(Path(path) / "weights.pt") for path in (one, two))
         assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_draft_from_a_folder_learns_from_its_own_answers(
+    tiny, tmp_path, monkeypatch, pair
+) -> None:
+    """Safetensors maps weights past a cache line's start: the engine moves such, and they train."""
+    folder = tmp_path / "draft"
+    tiny.llama(16, seed=1).save_pretrained(folder)
+    draft = load_draft(folder, dtype=torch.float32, device="cpu")
+    assert any(parameter.data_ptr() % CACHE_LINE for parameter in draft.parameters())
+    target = tiny.llama(32, seed=0) if pair else None
+    before = [parameter.detach().clone() for parameter in draft.parameters()]
+    result, _, _ = tiny.train(
+        tmp_path / "run",
+        monkeypatch,
+        tokens=1,
+        draft=draft,
+        on_policy=policy(prompt_tokens=2, target=target),
+    )
+    assert result["steps"] == 1
+    assert not any(torch.equal(a, b) for a, b in zip(before, draft.parameters(), strict=True))
+    assert not any(parameter.is_inference() for parameter in draft.parameters())
 
 
 def test_the_pair_writes_by_the_targets_law_with_the_drafts_help(tiny, monkeypatch) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from distill.errors import UserError
 from distill.training import module, run
+from distill.training.callbacks.resume import save_resumable
 from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
 from distill.training.optim import scale_learning_rates
 
@@ -108,7 +109,7 @@ class Stop:
 def test_stopped_run_goes_on_bit_for_bit(
     tiny, tmp_path, monkeypatch, caplog, muon, number, error
 ) -> None:
-    optimizer = OptimizerConfig(lr=1e-2, muon=muon)
+    optimizer = OptimizerConfig(lr=1e-2, muon=muon, muon_lr=2.8e-3)
 
     def train(name: str, **changes):
         # Dropout: the random state must go on, too.
@@ -167,6 +168,33 @@ def test_candidates_of_a_lost_stretch_are_removed(tiny, tmp_path, monkeypatch) -
     (lost / "metrics.json").write_text('{"tokens": 50}')
     tiny.train(tmp_path, monkeypatch)
     assert not lost.exists()
+
+
+def test_what_a_kill_left_half_written_is_removed(tiny, tmp_path, monkeypatch) -> None:
+    candidate = tmp_path / "candidates" / ".tokens-000000035.7.partial"
+    candidate.mkdir(parents=True)
+    checkpoint = tmp_path / "resume" / ".latest.ckpt.7.partial"
+    checkpoint.parent.mkdir()
+    checkpoint.write_text("half")
+    tiny.train(tmp_path, monkeypatch)
+    assert not candidate.exists()
+    assert not checkpoint.exists()
+
+
+def test_a_save_that_fails_leaves_the_checkpoints_as_they_were(tmp_path) -> None:
+    class FullDisk:
+        is_global_zero = True
+
+        def save_checkpoint(self, path: Path) -> None:
+            path.write_text("half")
+            raise OSError("no space left")
+
+    for name in ("latest", "previous"):
+        (tmp_path / f"{name}.ckpt").write_text(name)
+    with pytest.raises(OSError, match="no space"):
+        save_resumable(FullDisk(), tmp_path)
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"latest.ckpt": "latest", "previous.ckpt": "previous"}
 
 
 def test_the_target_is_never_in_a_checkpoint(tiny, tmp_path, monkeypatch) -> None:

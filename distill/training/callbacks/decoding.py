@@ -104,8 +104,7 @@ class Decoding(PeriodicMeasurement):
 def _numbers(plain: list[Output], drafted: list[Output], k: int) -> dict[str, float]:
     """Ratios of sums; costs are in steps of plain decoding, timed in these same calls."""
     stats = Stats([record for output in drafted for record in output.stats.per_prompt])
-    step = _per_step(plain, "verify")
-    cost = Cost(c=_per_step(drafted, "draft") / step, v=_per_step(drafted, "verify") / step)
+    cost = Cost.measured([one.timing for one in plain], [one.timing for one in drafted])
     return {
         "alpha": stats.alpha,
         "tokens_per_pass": stats.tokens_per_pass,
@@ -113,9 +112,3 @@ def _numbers(plain: list[Output], drafted: list[Output], k: int) -> dict[str, fl
         "verify_cost": cost.v,
         "predicted_speedup": predicted_speedup(min(stats.alpha, 1.0), k, cost),
     }
-
-
-def _per_step(outputs: list[Output], what: str) -> float:
-    """Mean seconds of one step; what: `draft` or `verify`."""
-    seconds = sum(getattr(output.timing, f"{what}_seconds") for output in outputs)
-    return seconds / sum(getattr(output.timing, f"{what}_steps") for output in outputs)

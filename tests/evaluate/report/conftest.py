@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from distill.evaluate.correlation import Teacher
+from distill.evaluate.candidates import HeldOutScores
+from distill.evaluate.conclusion import Bar, conclude
 from distill.evaluate.load import Load
-from distill.evaluate.measure import Bar, conclude
-from distill.evaluate.outcome import Considered, Outcome
+from distill.evaluate.outcome import Considered, Evaluation
 from distill.evaluate.records import Measurement
 from distill.evaluate.report.facts import Command, Curve, Facts, Training
 from distill.evaluate.statistics import Bootstrap
@@ -39,15 +39,14 @@ def facts(simulated: Callable[..., list[Measurement]]) -> Callable[..., Facts]:
             (Load(Sampling(), 8, (), size, 40, 0), conclude(mine, Bar(Bootstrap(100), margin, {})))
             for size, mine in sized.items()
         ]
-        outcome = Outcome(
+        evaluation = Evaluation(
             loads=loads,
-            considered=[Considered(name, "abc", 100, 5000, Teacher(0.5, 0.6, 0.7))],
-            num_draft_tokens=[1, 2],
+            considered=[Considered(name, "abc", 100, 5000, HeldOutScores(0.5, 0.6, 0.7))],
             prompts={"conversations": prompts, "turns": prompts},
             target={"id": "org/large", "weights_sha256": "123", "parameters": 1000},
         )
         return Facts(
-            evaluation=outcome.as_json(),
+            evaluation=evaluation.as_json(),
             rows=[row for mine in sized.values() for row in mine],
             lineage={"target": "org/large", "seed": 0},
             commands=[Command("This job", "python -m distill name='<x>'")],

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from distill.evaluate.report.page import interval, number, render_report, short_name
+from distill.evaluate.report.formats import interval, number, short_name
+from distill.evaluate.report.page import render_report
 
 
 class Page(HTMLParser):

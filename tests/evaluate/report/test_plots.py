@@ -2,7 +2,7 @@
 
 import json
 
-from distill.evaluate.report import acceptance, speed, training
+from distill.evaluate.report import acceptance_plots, speed_plots, training_plots
 from distill.evaluate.report.drawing import own_ids
 from distill.evaluate.report.facts import Curve, Training
 
@@ -10,10 +10,10 @@ from distill.evaluate.report.facts import Curve, Training
 def test_words_hold_the_numbers(facts) -> None:
     evaluation = facts(batch_sizes=(1, 4)).evaluation
     first = evaluation["table"][0]
-    plot = speed.speedup_by_k(evaluation, evaluation["loads"])
+    plot = speed_plots.speedup_by_k(evaluation, evaluation["loads"])
     assert f"T=1, 1 at a time: k = 1 {first['speedup']['value']:.2f}, k = 2 " in plot.alt
-    assert "code" in acceptance.alpha_by_domain(evaluation).alt
-    assert f"{first['tokens_per_pass']:.2f}" in acceptance.tokens_by_k(evaluation).alt
+    assert "code" in acceptance_plots.alpha_by_domain(evaluation).alt
+    assert f"{first['tokens_per_pass']:.2f}" in acceptance_plots.tokens_by_k(evaluation).alt
 
 
 def interval(value: float) -> dict[str, float]:
@@ -48,11 +48,11 @@ def test_words_by_hand() -> None:
         "loads": LOADS, "domains": parts, "break_even_alpha": 0.2,
         "table": arms("other", [0.81, 0.82]) + arms("d", [0.61, 0.42]),
     }  # fmt: skip
-    domains = acceptance.alpha_by_domain(evaluation)
+    domains = acceptance_plots.alpha_by_domain(evaluation)
     assert domains.alt.endswith(": code 0.52, math 0.47, chat 0.31")
-    places = acceptance.alpha_by_position(evaluation)
+    places = acceptance_plots.alpha_by_position(evaluation)
     assert "T=1, 1 at a time: 0.42, 0.30. greedy, 1 at a time: 0.42, 0.30." in places.alt
-    batches = speed.speedup_by_batch(evaluation)
+    batches = speed_plots.speedup_by_batch(evaluation)
     assert "T=1: batch 1 1.31, batch 8 1.02. greedy: batch 1 1.47." in batches.alt
 
 
@@ -67,12 +67,12 @@ def test_decoded_alpha_by_tokens_is_at_the_champions_k_and_load() -> None:
         ],
         "candidates": [{"name": name, "tokens": tokens} for name, tokens in names.items()],
     }
-    alt = training.alpha_by_tokens(evaluation, Training()).alt
+    alt = training_plots.alpha_by_tokens(evaluation, Training()).alt
     assert alt == ("Alpha of the checkpoints. decoded in evaluation: 0.33 at 1,000, 0.42 at 5,000.")
 
 
 def test_the_same_facts_make_the_same_drawing(facts) -> None:
-    first, again = (acceptance.alpha_by_position(facts().evaluation) for _ in range(2))
+    first, again = (acceptance_plots.alpha_by_position(facts().evaluation) for _ in range(2))
     assert first == again
 
 
@@ -84,27 +84,27 @@ def test_times_pool_a_clock_by_its_tokens(measurement) -> None:
         measurement("c", committed=10, seconds=2.0),
     ]
     rows[1] = type(rows[1])(**{**vars(rows[1]), "unit": "a"})
-    assert speed._per_token(rows) == [100.0, 200.0]
+    assert speed_plots._per_token(rows) == [100.0, 200.0]
     load = {"sampling": "T=1", "batch_size": 1, "draft": "d"}
-    assert speed.times(rows, load).alt == "Milliseconds per token, medians: plain 150.0."
+    assert speed_plots.times(rows, load).alt == "Milliseconds per token, medians: plain 150.0."
 
 
 def test_training_is_drawn_from_what_was_logged(facts) -> None:
-    assert training.curves(Training()) is None
-    plot = training.curves(facts().training)
+    assert training_plots.curves(Training()) is None
+    plot = training_plots.curves(facts().training)
     assert plot.alt == "training loss from 3.00 to 1.50."
-    zero = training.curves(Training({"train/loss": Curve([0.0], [2.0])}))
+    zero = training_plots.curves(Training({"train/loss": Curve([0.0], [2.0])}))
     assert zero is not None
 
 
 def test_alpha_by_tokens_tells_three_alphas_apart(facts) -> None:
     found = facts()
-    alt = training.alpha_by_tokens(found.evaluation, found.training).alt
+    alt = training_plots.alpha_by_tokens(found.evaluation, found.training).alt
     assert "validation rows: 0.50 at 2,500, 0.60 at 5,000" in alt
     assert "decoded in training: 0.55 at 5,000" in alt
     measured = found.evaluation["alpha"]
     assert f"decoded in evaluation: {measured:.2f} at 5,000" in alt
-    assert training.alpha_by_tokens(found.evaluation, Training()) is None
+    assert training_plots.alpha_by_tokens(found.evaluation, Training()) is None
 
 
 def test_ids_are_prefixed_with_all_that_refers_to_them() -> None:
@@ -116,4 +116,4 @@ def test_ids_are_prefixed_with_all_that_refers_to_them() -> None:
 
 def test_evaluation_survives_json(facts) -> None:
     evaluation = facts().evaluation
-    assert speed.speedup_by_k(json.loads(json.dumps(evaluation)), evaluation["loads"])
+    assert speed_plots.speedup_by_k(json.loads(json.dumps(evaluation)), evaluation["loads"])

@@ -76,4 +76,6 @@ def align(*modules: nn.Module) -> None:
     for parameter in parameters:
         alone = owners[parameter.untyped_storage().data_ptr()] == 1
         if parameter.device.type == "cpu" and parameter.data_ptr() % CACHE_LINE and alone:
-            parameter.data = parameter.data.clone()
+            # Decoding is in inference mode, but what is made in it never trains: drafts do.
+            with torch.inference_mode(False):
+                parameter.data = parameter.detach().clone()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from distill.evaluate.exactness.certificate import (
     SETTINGS,
@@ -31,20 +31,12 @@ from distill.evaluate.exactness.greedy import Divergence, GreedyRun, divergences
 from distill.speculative.drafters import ModelDrafter
 from distill.speculative.rule import speculative_rule
 from distill.speculative.sampling import Sampling
+from tests.tiny import tiny_llama
 
 
 def model(seed: int, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=60,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.2,
-    )
-    return LlamaForCausalLM(config).to(dtype).eval()
+    shape = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 64}
+    return tiny_llama(seed, **shape, initializer_range=0.2).to(dtype)
 
 
 def pair(dtype: torch.dtype = torch.float32) -> GreedyRun:

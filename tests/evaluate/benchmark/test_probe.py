@@ -9,8 +9,7 @@ from distill.evaluate.benchmark.step_times import Setting, time_steps, verify_st
 from distill.evaluate.report.tables import as_text, prospects_table
 from distill.speculative.prediction import Cost
 from distill.speculative.sampling import Sampling
-
-from .conftest import tiny
+from tests.evaluate.conftest import tiny
 
 SETTING = Setting(batch_size=2, context=9, vocabulary_size=32, sampling=Sampling())
 

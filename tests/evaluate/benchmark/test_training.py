@@ -1,4 +1,4 @@
-"""The race of training runs: order, rates and peaks of scripted arms; the arms themselves."""
+"""Trainers side by side: order, rates and peaks of scripted arms."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from distill.errors import UserError
-from distill.evaluate.benchmark.training import TrainingJob, race, same_update
+from distill.evaluate.benchmark.training import TrainingJob, alternate, same_update
 from distill.evaluate.report.tables import as_text, training_table
 
 SCRIPT = """
@@ -42,7 +42,7 @@ def scripted(tmp_path: Path, name: str, megabytes: int) -> list[str]:
 def test_runs_alternate_and_are_measured_by_hand(tmp_path, job) -> None:
     """3 steps of 4 · 2 rows with 4 tokens to learn in 11 − 2 seconds: 96/9 a second."""
     arms = {"a": scripted(tmp_path, "a", 10), "b": scripted(tmp_path, "b", 160)}
-    runs = race(arms, job, tmp_path / "runs", 2)
+    runs = alternate(arms, job, tmp_path / "runs", 2)
     assert (tmp_path / "runs" / "order").read_text() == "a b b a a b b a "
     assert [run.tokens_per_second for run in runs["a"]] == [pytest.approx(96 / 9)] * 4
     more = runs["b"][0].peak_bytes - runs["a"][0].peak_bytes
@@ -52,7 +52,7 @@ def test_runs_alternate_and_are_measured_by_hand(tmp_path, job) -> None:
 def test_an_arm_that_fails_tells_its_last_words(tmp_path, job) -> None:
     arms = {"broken": [sys.executable, "-c", "raise SystemExit('no such trainer')"]}
     with pytest.raises(UserError, match=r"'broken' failed: no such trainer"):
-        race(arms, job, tmp_path / "runs", 1)
+        alternate(arms, job, tmp_path / "runs", 1)
 
 
 def test_updates_are_compared_by_their_cosine(tmp_path) -> None:

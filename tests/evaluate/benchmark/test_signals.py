@@ -4,25 +4,18 @@ import math
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from distill.evaluate.benchmark.signals import _angle, _length, _Moments, compare_codecs
 from distill.teacher.codecs import Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
 from distill.training.objective import Objective
+from tests.tiny import tiny_llama
 
 
 def llama(width: int, seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=40,
-        hidden_size=width,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        initializer_range=0.3,
-    )
-    return LlamaForCausalLM(config)
+    shape = {"num_hidden_layers": 1, "num_key_value_heads": 2, "initializer_range": 0.3}
+    return tiny_llama(seed, hidden_size=width, **shape)
 
 
 def test_codecs_against_the_exact_gradient() -> None:

@@ -1,4 +1,4 @@
-"""Which features of a model decide whether and how it can decode over a ragged cache."""
+"""What of a model's architecture decides whether and how it can decode over a ragged cache."""
 
 from typing import Any
 
@@ -29,11 +29,11 @@ def context_limit(model: PreTrainedModel) -> int:
 
 
 def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """The kinds of attention in the model, each with its window (None: sees everything before it).
+    """The kinds of attention in the model, each with its window (None: it sees all before it).
 
     Raises:
-        UserError: naming the feature, where a kind is neither or positions depend on the final
-        length.
+        UserError: a kind is neither full nor sliding-window attention, or positions depend on the
+            final length; the message names the feature.
     """
     config = model.config.get_text_config()
     name = type(model).__name__
@@ -72,7 +72,11 @@ def layer_windows(model: PreTrainedModel) -> list[int | None]:
 
 
 def is_eager(model: PreTrainedModel) -> bool:
-    """Whether attention takes an additive mask (eager) or a boolean one (SDPA)."""
+    """Whether attention takes an additive mask (eager) or a boolean one (SDPA).
+
+    Raises:
+        UserError: it is another implementation, which takes no mask per row.
+    """
     kind = model.config.get_text_config()._attn_implementation
     if kind not in ("sdpa", "eager"):
         raise UserError(
@@ -82,8 +86,14 @@ def is_eager(model: PreTrainedModel) -> bool:
     return kind == "eager"
 
 
+def head_size(model: PreTrainedModel) -> int:
+    """The number of rows of the output head, padding included."""
+    head = model.get_output_embeddings()
+    return head.weight.shape[0] if head is not None else model.config.get_text_config().vocab_size
+
+
 def _rotary_kinds(config: Any) -> list[dict[str, Any]]:
-    """The rotary settings: one, or one per kind of attention, or none."""
+    """The rotary settings: one for all layers, one per kind of attention, or none at all."""
     settings = getattr(config, "rope_parameters", None) or {}
     if "rope_type" in settings:
         return [settings]

@@ -3,8 +3,8 @@
 import pytest
 from transformers import LlamaConfig
 
-from distill.evaluate.benchmark.probe import bill, bills_table
-from distill.evaluate.report.tables import as_text
+from distill.evaluate.benchmark.training_cost import bill
+from distill.evaluate.report.tables import as_text, bills_table
 from distill.models.plan import DraftPlan
 
 

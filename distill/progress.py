@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -15,8 +16,16 @@ SECONDS_BETWEEN_LINES = 15.0
 Item = TypeVar("Item")
 
 
+def time_left(seconds: float, done: float, left: float) -> str:
+    """The time that `left` of anything takes when `done` took `seconds`, as h:mm:ss; `?` before."""
+    return str(timedelta(seconds=round(seconds * left / done))) if done > 0 else "?"
+
+
 class Progress:
-    """Counts items, and tokens where there are any. total: None when it is not known."""
+    """Counts items, and tokens where there are any.
+
+    total: of items; None when it is not known. With it, each line of the log says the time left.
+    """
 
     def __init__(self, name: str, total: int | None = None):
         self.name, self.total = name, total
@@ -50,15 +59,22 @@ class Progress:
             logger.info("%s", str(self))
 
     def __str__(self) -> str:
-        total = "" if self.total is None else f"/{self.total}"
+        total = left = ""
+        if self.total is not None:
+            total = f"/{self.total}"
+            if self.done < self.total:
+                seconds = time.monotonic() - self._start
+                left = f", {time_left(seconds, self.done, self.total - self.done)} left"
         rate = f", {self.tokens_per_second:.0f} tokens/s" if self.tokens else ""
-        return f"{self.name}: {self.done}{total}{rate}"
+        return f"{self.name}: {self.done}{total}{rate}{left}"
 
     @property
     def tokens_per_second(self) -> float:
+        """Tokens of this session over its seconds."""
         return self.tokens / max(time.monotonic() - self._start, 1e-9)
 
     def advance(self, items: int, tokens: int = 0) -> None:
+        """Count what was done since the last call."""
         self.done += items
         self.tokens += tokens
         note = f"{self.tokens_per_second:.0f} tokens/s" if self.tokens else ""
@@ -69,6 +85,7 @@ class Progress:
             logger.info("%s", str(self))
 
     def each(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items, each counted when the next is asked for."""
         for item in items:
             yield item
             self.advance(1)

@@ -12,8 +12,7 @@ from distill.evaluate.report.tables import as_text, decoding_table
 from distill.speculative.decode import decode
 from distill.speculative.prediction import Cost
 from distill.speculative.sampling import Sampling
-
-from .conftest import tiny
+from tests.evaluate.conftest import tiny
 
 
 def model(seed: int) -> LlamaForCausalLM:

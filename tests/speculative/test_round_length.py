@@ -4,33 +4,30 @@ import torch
 
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter
-from distill.speculative.lengths import Confident, varying_lengths
-from distill.speculative.pacing import ConfidentLengths
+from distill.speculative.round_length import Confident, ConfidentRound, draft_length, most_drafts
 from distill.speculative.sampling import Sampling
 
 
-def test_a_fixed_k_needs_no_deciding():
-    assert varying_lengths(3, rows=2) is None
+def test_a_fixed_k_and_a_threshold_have_the_same_most_drafts():
+    assert (draft_length(3, 0.0), draft_length(0, 0.5)) == (3, 0)
+    assert most_drafts(draft_length(3, 0.0)) == most_drafts(draft_length(3, 0.5)) == 3
 
 
 def test_a_row_ends_behind_its_first_token_below_the_threshold():
-    lengths = ConfidentLengths(rows=3, threshold=0.5)
-    lengths.begin(0.1)
-    assert lengths(torch.tensor([0.9, 0.4, 0.5]))
-    assert lengths(torch.tensor([0.6, 0.9, 0.3]))
-    assert not lengths(torch.tensor([0.1, 0.9, 0.9]))
+    this = Confident(3, threshold=0.5).start(rows=3)
+    assert this(torch.tensor([0.9, 0.4, 0.5]))
+    assert this(torch.tensor([0.6, 0.9, 0.3]))
+    assert not this(torch.tensor([0.1, 0.9, 0.9]))
     # Row 1 ended at its first token: what is drawn behind it, for others' sake, is not its own.
-    assert lengths.counts == [3, 1, 2]
+    assert this.counts == [3, 1, 2]
 
 
 def test_every_round_starts_afresh_and_rows_can_leave():
-    lengths = ConfidentLengths(rows=2, threshold=0.5)
-    lengths.begin(0.1)
-    lengths(torch.tensor([0.1, 0.1]))
-    lengths.keep([1])
-    lengths.begin(0.1)
-    assert lengths(torch.tensor([0.7]))
-    assert lengths.counts == [1]
+    length = Confident(3, threshold=0.5)
+    length.start(rows=2)(torch.tensor([0.1, 0.1]))
+    this = length.start(rows=1)
+    assert this(torch.tensor([0.7]))
+    assert this.counts == [1]
 
 
 def test_threshold_0_always_drafts_k_and_1_never_a_second_token(target, draft, prompts):
@@ -61,9 +58,9 @@ def test_threshold_0_always_drafts_k_and_1_never_a_second_token(target, draft, p
 def test_confidence_is_the_drawn_token_s_probability(target, draft, prompts, monkeypatch):
     """A sampled token's is q(x); with greedy rows, whose q is one-hot, it is of the raw logits."""
     seen = []
-    proceed = ConfidentLengths.__call__
+    proceed = ConfidentRound.__call__
     monkeypatch.setattr(
-        ConfidentLengths,
+        ConfidentRound,
         "__call__",
         lambda self, confidence: seen.append(confidence) or proceed(self, confidence),
     )

@@ -1,15 +1,15 @@
-"""A lean forward for the Llama family: the same weights and arithmetic in far fewer operations.
+"""A forward for the Llama family: the same weights and arithmetic in far fewer operations.
 
 Why: a decode step moves few bytes per operation, so at small batch the time of transformers'
 general forward is to a good part Python and dispatch (for a small draft, nearly all of it). Here a
 layer is about 20 calls: the mask is made once per pass, q, k and v are one product, the rotary
 table is computed once, and weights are read where they lie.
 
-Which: exactly the classes in `FAMILIES`, with plain linear layers of one dtype, SiLU, and a rotary
+It runs exactly the classes in `FAMILIES`, with plain linear layers of one dtype, SiLU, and a rotary
 type whose angles do not depend on the length of the text; `supports` decides. Anything else runs
 through transformers' own forward.
 
-How verified: tests compare its logits with transformers' forward for every family, with grouped
+Tests compare its logits with transformers' forward for every family, with grouped
 queries, biases, query/key norms, sliding windows, rotary scaling, ragged rows and every dtype.
 
 Shapes: B rows, S new positions, H query heads, G key/value heads, D head width, L visible
@@ -31,14 +31,14 @@ from transformers import (
 )
 
 from distill.speculative.cache import RaggedCache
-from distill.speculative.linear import Linear, align
+from distill.speculative.matmul import Linear, align
 
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 STEADY_ROTARY = ("default", "linear", "llama3", "yarn")
 
 
 def supports(model: PreTrainedModel) -> bool:
-    """Whether the lean forward computes what this model's own forward does."""
+    """Whether `LlamaForward` computes what this model's own forward does."""
     if type(model) not in FAMILIES:
         return False
     config = model.config
@@ -65,7 +65,7 @@ class Norm(NamedTuple):
 
 @dataclass
 class Layer:
-    """One decoder layer. `qkv` is a copy (three weights under each other), the rest is shared."""
+    """One decoder layer. `qkv` is a copy (three weights under each other); the rest is shared."""
 
     before_attention: Norm
     qkv: Linear
@@ -80,13 +80,13 @@ class Layer:
     window: int | None
 
     def take(self, other: "Layer") -> None:
-        """Become `other`, but keep `qkv`, a copy, where it lies."""
+        """Become `other`, but leave `qkv`, which is a copy, at its address."""
         other.qkv = self.qkv.overwritten(other.qkv)
         for field in fields(self):
             setattr(self, field.name, getattr(other, field.name))
 
 
-class LeanForward:
+class LlamaForward:
     """`Forward` over the weights of a model that `supports` accepts."""
 
     def __init__(self, model: PreTrainedModel, windows: list[int | None]):
