@@ -24,10 +24,11 @@ from distill.evaluate.statistics import (
     pooled_ratio,
 )
 from distill.losses.dense import DenseScorer
-from distill.losses.divergence import check_temperature, forward_kl
+from distill.losses.divergence import check_temperature
 from distill.losses.fused import token_scores
 from distill.losses.head import Head
 from distill.losses.kernels import Scores, TokenLoss, worth_compiling
+from distill.losses.mixture import FORWARD_KL
 from distill.speculative.architecture import context_limit
 from distill.speculative.sampling import Sampling
 from distill.teacher.head import check_head, head_of, last_hidden
@@ -193,7 +194,7 @@ def token_agreement(hidden: Tensor, head: Head, target_hidden: Tensor, target_he
     The trainer's kernel, which makes all three from a few tokens' logits while these are in cache.
     """
     compiled = worth_compiling(hidden.device, target_head.weight.shape[0])
-    loss = TokenLoss(forward_kl, 1.0, compiled)
+    loss = TokenLoss(FORWARD_KL, 1.0, compiled)
     source = DenseScorer(target_hidden, target_head, loss, None, CHUNK)
     return token_scores(hidden, head, source, CHUNK, head.weight.dtype)
 

@@ -64,15 +64,15 @@ def test_every_experiment_file_is_tried():
 
 def test_divergences_and_their_mixtures_are_configured():
     asked = "objective.divergence={forward_kl:0.5,total_variation:2,cross_entropy:0.25}"
-    mixture = instantiate(check([asked]).objective).function
-    assert [(one.__name__, weight) for one, weight in mixture.terms] == [
+    mixture = instantiate(check([asked]).objective).mixture
+    assert [(term.name, term.weight) for term in mixture.terms] == [
         ("forward_kl", 0.5), ("total_variation", 2),
     ]  # fmt: skip
     assert mixture.label_weight == 0.25
-    jsd = instantiate(check(["objective=jsd", "objective.beta=0.1"]).objective).function
-    assert (jsd.func.__name__, jsd.keywords) == ("jsd", {"beta": 0.1})
-    lk = instantiate(check(["objective=lk", "objective.eta=1"]).objective).function
-    assert (lk.func.__name__, lk.keywords) == ("lk", {"eta": 1})
+    (jsd,) = instantiate(check(["objective=jsd", "objective.beta=0.1"]).objective).mixture.terms
+    assert (jsd.name, jsd.options) == ("jsd", (("beta", 0.1),))
+    (lk,) = instantiate(check(["objective=lk", "objective.eta=1"]).objective).mixture.terms
+    assert (lk.name, lk.options) == ("lk", (("eta", 1),))
 
 
 def test_schema_and_files_agree_on_types():

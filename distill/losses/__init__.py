@@ -13,10 +13,11 @@ from distill.losses.divergence import (
 )
 from distill.losses.fused import Signal, fused_loss
 from distill.losses.head import Head
-from distill.losses.mixture import Mixture, as_divergence
+from distill.losses.mixture import FORWARD_KL, Mixture
 from distill.losses.sparse import Sampled, TopK
 
 __all__ = [
+    "FORWARD_KL",
     "Head",
     "HiddenSignal",
     "Mixture",
@@ -25,7 +26,6 @@ __all__ = [
     "TopK",
     "acceptance",
     "alpha",
-    "as_divergence",
     "cross_entropy",
     "forward_kl",
     "fused_loss",

@@ -9,25 +9,13 @@ gives sums over rows, and what is made of these (a logarithm, an average) comes 
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from distill.losses.divergence import (
-    acceptance,
-    check_beta,
-    check_eta,
-    expectation,
-    forward_kl,
-    jsd,
-    lk,
-    reverse_kl,
-    total_variation,
-)
-from distill.losses.kernels import Divergence, Kernel, Scores, autograd_kernel, wide
-from distill.losses.mixture import takes_labels
+from distill.losses.divergence import check_beta, check_eta, expectation
+from distill.losses.mixture import Mixture
 
 
 class Softmax(NamedTuple):
@@ -50,79 +38,34 @@ class Form(NamedTuple):
     values: Callable[..., Tensor]
 
 
-def closed_form(divergence: Divergence) -> Form | None:
-    """Of a divergence of ``distill.losses``, if it has one.
-
-    So have a ``partial`` of one with its beta or eta, and a ``Mixture`` of them without labels.
-    """
-    terms = getattr(divergence, "terms", None)
-    if terms is not None:
-        return None if takes_labels(divergence) else _mixture(terms)
-    given: dict[str, float] = getattr(divergence, "keywords", {})  # of a partial
-    make = _FORMS.get(getattr(divergence, "func", divergence))
-    return make(**given) if make is not None and given.keys() <= {"beta", "eta"} else None
+def closed_form(mixture: Mixture) -> Form | None:
+    """The closed form of a mixture; None with hard labels, which have none."""
+    if mixture.label_weight:
+        return None
+    terms = [(_FORMS[term.name](**dict(term.options)), term.weight) for term in mixture.terms]
+    alone = len(terms) == 1 and terms[0][1] == 1.0
+    return terms[0][0] if alone else _weighted_sum(terms)
 
 
-def closed_kernel(
-    form: Form, definition: Divergence, compiler: Callable[[Callable[..., Any]], Any]
-) -> Kernel:
-    """The kernel of ``form``, whose step over rows ``compiler`` has made.
-
-    If a loss does not come out finite, these rows are scored by the ``definition`` in float64,
-    which is slower and holds where probabilities underflow or are zero.
-    """
-    of_rows = compiler(partial(_score_rows, form))
-
-    def kernel(
-        student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
-    ) -> Scores:
-        gradient, found = of_rows(student, teacher, temperature)
-        q_total, p_total, overlap, nearest, sums = found
-        values = form.values((q_total / p_total).log(), *sums).squeeze(-1)
-        if not bool(values.isfinite().all()):
-            exact = student.double()
-            scores = autograd_kernel(definition)(exact, teacher.double(), temperature, labels)
-            student.copy_(exact)
-            return Scores(*(part.to(values.dtype) for part in scores))
-        student.copy_(gradient)
-        return Scores(
-            values.clamp_min(0.0), overlap.squeeze(-1), (nearest == 0).squeeze(-1).float()
-        )
-
-    return kernel
+def softmax(logits: Tensor) -> Softmax:
+    """Of logits [R, V], shifted so that nothing overflows."""
+    return softmax_of_shifted(logits - logits.amax(-1, keepdim=True))
 
 
-def _score_rows(
-    form: Form, student: Tensor, teacher: Tensor, temperature: float
-) -> tuple[Tensor, tuple[Any, ...]]:
-    """The gradient by the student's logits, and sums over rows, [R, 1] each."""
-    s, t = wide(student), wide(teacher)
-    plain = q, p = _softmax(s), _softmax(t)
-    nearest = (q.logits + p.logits).amax(-1, keepdim=True)
-    if temperature != 1.0:
-        q, p = (_of_shifted(side.logits / temperature) for side in plain)
-    gradient, sums = form.rows(q, p)
-    overlap = _overlap(*plain)
-    scaled = gradient if temperature == 1.0 else gradient / temperature
-    return scaled.to(student.dtype), (q.total, p.total, overlap, nearest, sums)
-
-
-def _softmax(logits: Tensor) -> Softmax:
-    return _of_shifted(logits - logits.amax(-1, keepdim=True))
-
-
-def _of_shifted(logits: Tensor) -> Softmax:
+def softmax_of_shifted(logits: Tensor) -> Softmax:
+    """Of logits [R, V] whose largest of a row is 0."""
     weights = logits.exp()
     total = weights.sum(-1, keepdim=True)
     return Softmax(logits, weights * (1.0 / total), total)
 
 
-def _overlap(q: Softmax, p: Softmax) -> Tensor:
-    """Alpha: Σ min(p, q)."""
+def overlap(q: Softmax, p: Softmax) -> Tensor:
+    """Σ min(p, q), which is alpha: [R, 1]."""
     return torch.minimum(q.probabilities, p.probabilities).sum(-1, keepdim=True)
 
 
 def _mean(probability: Tensor, value: Tensor) -> Tensor:
+    """Σ probability · value of each row, [R, 1]."""
     return expectation(probability, value).unsqueeze(-1)
 
 
@@ -150,7 +93,7 @@ def _reverse_kl() -> Form:
     return Form(rows, values)
 
 
-def _jsd(beta: float = 0.5) -> Form:
+def _jsd(beta: float) -> Form:
     """One logarithm per token: log p/m is log q/m + log p/q.
 
     A token that q leaves nothing of has log p/m = −log β.
@@ -191,19 +134,19 @@ def _acceptance() -> Form:
 
     def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
         u = torch.where(q.probabilities <= p.probabilities, q.probabilities, 0.0)
-        overlap = _overlap(q, p)
+        kept = overlap(q, p)
         ours = q.probabilities * u.sum(-1, keepdim=True) - u
-        return ours * (1.0 / overlap), (overlap,)
+        return ours * (1.0 / kept), (kept,)
 
-    def values(_: Tensor, overlap: Tensor) -> Tensor:
+    def values(_: Tensor, kept: Tensor) -> Tensor:
         # Sums of what lost its digits to underflow, and their inverses, are no numbers to use.
-        lost = torch.finfo(overlap.dtype).tiny / torch.finfo(overlap.dtype).eps
-        return torch.where(overlap > lost, -overlap.log(), torch.inf)
+        lost = torch.finfo(kept.dtype).tiny / torch.finfo(kept.dtype).eps
+        return torch.where(kept > lost, -kept.log(), torch.inf)
 
     return Form(rows, values)
 
 
-def _lk(eta: float = 3.0) -> Form:
+def _lk(eta: float) -> Form:
     check_eta(eta)
 
     def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -219,12 +162,7 @@ def _lk(eta: float = 3.0) -> Form:
     return Form(rows, values)
 
 
-def _mixture(mixed: tuple[tuple[Divergence, float], ...]) -> Form | None:
-    parts = [(closed_form(divergence), weight) for divergence, weight in mixed]
-    terms = [(form, weight) for form, weight in parts if form is not None]
-    if len(terms) < len(parts):
-        return None
-
+def _weighted_sum(terms: list[tuple[Form, float]]) -> Form:
     def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Any, ...]]:
         scored = [(form.rows(q, p), weight) for form, weight in terms]
         gradient = sum(weight * gradient for (gradient, _), weight in scored)
@@ -237,11 +175,12 @@ def _mixture(mixed: tuple[tuple[Divergence, float], ...]) -> Form | None:
     return Form(rows, values)
 
 
-_FORMS: dict[Any, Callable[..., Form]] = {
-    forward_kl: _forward_kl,
-    reverse_kl: _reverse_kl,
-    jsd: _jsd,
-    total_variation: _total_variation,
-    acceptance: _acceptance,
-    lk: _lk,
+_FORMS: dict[str, Callable[..., Form]] = {
+    "forward_kl": _forward_kl,
+    "reverse_kl": _reverse_kl,
+    "jsd": _jsd,
+    "total_variation": _total_variation,
+    "acceptance": _acceptance,
+    "lk": _lk,
 }
+"""By the names of ``mixture.BY_NAME``, called with the same options."""

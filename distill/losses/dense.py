@@ -3,23 +3,15 @@
 Shapes: T tokens, V vocabulary, D teacher width.
 """
 
-import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from distill.losses.closed_forms import closed_form, closed_kernel
 from distill.losses.fused import BLOCK_ROWS, check_hidden, empty_logits, padded_rows
 from distill.losses.head import Head
-from distill.losses.kernels import (
-    Divergence,
-    Kernel,
-    Scores,
-    TokenLoss,
-    autograd_kernel,
-    compile_over_rows,
-)
+from distill.losses.kernels import Scores, TokenLoss, kernel_of
+from distill.losses.mixture import Mixture
 
 
 @dataclass(frozen=True)
@@ -33,7 +25,7 @@ class HiddenSignal:
     def shape(self) -> tuple[int, int | None]:
         return len(self.hidden), self.head.weight.shape[0]
 
-    def check(self, divergence: Divergence) -> None:
+    def check(self, divergence: Mixture) -> None:
         """Every divergence can be made of the whole distribution."""
         check_hidden("teacher", self.hidden, self.head)
 
@@ -57,9 +49,7 @@ class DenseScorer:
         rows = padded_rows(min(chunk_size, max(len(hidden), 1)))
         self._labels = None if labels is None else torch.nn.functional.pad(labels, (0, rows))
         self._logits = empty_logits(hidden, rows, min(chunk_size, len(hidden)), head)
-        self._kernel = (
-            _compiled_kernel(loss.divergence) if loss.compiled else autograd_kernel(loss.divergence)
-        )
+        self._kernel = kernel_of(loss)
 
     def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:
         self._head.logits_into(self._logits[:count], self._hidden[first : first + count])
@@ -71,11 +61,3 @@ class DenseScorer:
             scores.append(self._kernel(student, teacher, self._temperature, labels))
         values, overlap, agree = (torch.cat(parts)[:count] for parts in zip(*scores, strict=True))
         return Scores(values, overlap, agree)
-
-
-@functools.cache
-def _compiled_kernel(divergence: Divergence) -> Kernel:
-    form = closed_form(divergence)
-    if form is None:
-        return compile_over_rows(autograd_kernel(divergence))
-    return closed_kernel(form, divergence, compile_over_rows)

@@ -5,7 +5,6 @@ The gradients by student hidden states, head and bias are made in the forward, c
 buffers that are used again; the backward only multiplies them by the incoming scalar.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -13,10 +12,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from distill.errors import UserError
-from distill.losses.divergence import check_temperature, forward_kl
+from distill.losses.divergence import check_temperature
 from distill.losses.head import Head
-from distill.losses.kernels import Divergence, Scores, TokenLoss
-from distill.losses.mixture import as_divergence, check_labels
+from distill.losses.kernels import Scores, TokenLoss
+from distill.losses.mixture import FORWARD_KL, Mixture
 
 # Rows per block: their fp32 student and teacher logits, p and q stay in the cache.
 BLOCK_ROWS = 32
@@ -44,7 +43,7 @@ class Signal(Protocol):
         """T, and V where the signal says how many ids there are."""
         ...
 
-    def check(self, divergence: Divergence) -> None:
+    def check(self, divergence: Mixture) -> None:
         """Raise UserError for a divergence that this form of the signal cannot give."""
         ...
 
@@ -63,7 +62,7 @@ def fused_loss(
     head: Head,
     signal: Signal,
     *,
-    divergence: str | Mapping[str, float] | Divergence = forward_kl,
+    divergence: Mixture = FORWARD_KL,
     temperature: float = 1.0,
     labels: Tensor | None = None,
     chunk_size: int | None = None,
@@ -78,8 +77,7 @@ def fused_loss(
         head: of the student; weight and bias receive a gradient, summed in fp32.
         signal: of the teacher at the same T tokens: exact (``HiddenSignal``) or of a part
             (``TopK``, ``Sampled``, whose own temperature counts, of the metrics too).
-        divergence: a name or ``{name: weight}`` (see ``as_divergence``), a per-token function of
-            ``distill.losses``, a ``partial`` of one, or a ``Mixture``.
+        divergence: a weighted sum of named ones; see ``Mixture.of``.
         temperature: of both sides in the loss. The metrics are at temperature 1.
         labels: [T] ids of the next tokens, for a mixture with ``cross_entropy``; else None.
         chunk_size: tokens whose logits exist at one time; None: see ``chunk_tokens``.
@@ -96,18 +94,19 @@ def fused_loss(
     Raises:
         UserError: tensors that cannot belong together, or a divergence the signal cannot give.
     """
-    function = as_divergence(divergence)
-    signal.check(function)
+    signal.check(divergence)
     check_temperature(temperature)
-    check_labels(function, labels)
+    divergence.check_labels(labels)
     tokens, ids = signal.shape
     if vocabulary_size is None:
         vocabulary_size = min(head.weight.shape[0], ids or head.weight.shape[0])
     head = head.sliced(vocabulary_size)
     check_hidden("student", hidden, head)
-    _check_tokens(len(hidden), signal=tokens, labels=None if labels is None else labels.numel())
+    _check_tokens(len(hidden), "signal", (tokens,))
+    if labels is not None:
+        _check_tokens(len(hidden), "labels", tuple(labels.shape))
     chunk = chunk_tokens(head.weight.shape[1], chunk_size)
-    loss = TokenLoss(function, temperature, compiled)
+    loss = TokenLoss(divergence, temperature, compiled)
     scorer = signal.scorer(loss, chunk, vocabulary_size, labels)
     return _chunked_loss(hidden, head, scorer, chunk, compute_dtype or head.weight.dtype)
 
@@ -160,13 +159,12 @@ def check_hidden(name: str, hidden: Tensor, head: Head) -> None:
         )
 
 
-def _check_tokens(tokens: int, **each: int | None) -> None:
-    for name, number in each.items():
-        if number is not None and number != tokens:
-            raise UserError(
-                f"student has {tokens} tokens and {name} {number}; give one value a token, of the "
-                "same tokens"
-            )
+def _check_tokens(tokens: int, name: str, shape: tuple[int, ...]) -> None:
+    if shape != (tokens,):
+        raise UserError(
+            f"student has {tokens} tokens and {name} is {shape}; "
+            "give one value a token, of the same tokens"
+        )
 
 
 class Gradients(NamedTuple):

@@ -8,25 +8,24 @@ time, so that all passes over a row hit the processor's cache.
 import functools
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from distill.losses.closed_forms import Form, closed_form, overlap, softmax, softmax_of_shifted
 from distill.losses.divergence import alpha
+from distill.losses.mixture import Mixture
 
 log = logging.getLogger(__name__)
+
 SMALLEST_VOCABULARY = 16_384
 """Below it a whole training's losses take less time than compiling them."""
 
-Divergence = Callable[..., Tensor]
-"""f(student_logits [T, V], teacher_logits [T, V], temperature) -> [T], such as ``forward_kl``.
-
-A ``Mixture`` with a hard-label term takes labels [T] as fourth argument."""
-
 
 class Scores(NamedTuple):
-    """Per token, [R]: loss, Σ min(p, q) at temperature 1, and `agreement`."""
+    """Per token, [R]: loss, Σ min(p, q) at temperature 1, and ``agreement``."""
 
     values: Tensor
     alpha: Tensor
@@ -36,13 +35,73 @@ class Scores(NamedTuple):
 class TokenLoss(NamedTuple):
     """What is computed per token, at which temperature, and whether torch.compile makes it."""
 
-    divergence: Divergence
+    divergence: Mixture
     temperature: float = 1.0
     compiled: bool = False
 
 
 Kernel = Callable[[Tensor, Tensor, float, Tensor | None], Scores]
 """(student_logits, teacher_logits, temperature, labels [R] or None), student_logits overwritten."""
+
+
+def kernel_of(loss: TokenLoss) -> Kernel:
+    """What scores by this loss; of equal ones the compiled kernel is the same."""
+    return _compiled_kernel(loss.divergence) if loss.compiled else autograd_kernel(loss.divergence)
+
+
+def autograd_kernel(divergence: Mixture) -> Kernel:
+    """The definition of a divergence, differentiated by autograd."""
+
+    def kernel(
+        student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
+    ) -> Scores:
+        s, t = wide(student), wide(teacher)
+        gradient, values = gradient_and_values(lambda x: divergence(x, t, temperature, labels), s)
+        scores = Scores(values, alpha(s, t), agreement(s, t))
+        student.copy_(gradient)  # last: s is the same memory when the logits are fp32
+        return scores
+
+    return kernel
+
+
+def closed_kernel(
+    form: Form, definition: Mixture, compiler: Callable[[Callable[..., Any]], Any]
+) -> Kernel:
+    """The kernel of ``form``, whose step over rows ``compiler`` has made.
+
+    If a loss does not come out finite, these rows are scored by the ``definition`` in float64,
+    which is slower and holds where probabilities underflow or are zero.
+    """
+    of_rows = compiler(partial(_score_rows, form))
+
+    def kernel(
+        student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
+    ) -> Scores:
+        gradient, found = of_rows(student, teacher, temperature)
+        q_total, p_total, kept, nearest, sums = found
+        values = form.values((q_total / p_total).log(), *sums).squeeze(-1)
+        if not bool(values.isfinite().all()):
+            exact = student.double()
+            scores = autograd_kernel(definition)(exact, teacher.double(), temperature, labels)
+            student.copy_(exact)
+            return Scores(*(part.to(values.dtype) for part in scores))
+        student.copy_(gradient)
+        return Scores(values.clamp_min(0.0), kept.squeeze(-1), (nearest == 0).squeeze(-1).float())
+
+    return kernel
+
+
+def gradient_and_values(
+    values_of: Callable[[Tensor], Tensor], logits: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradient [R, V] of Σ values_of(logits), and those values [R]."""
+
+    def summed(x: Tensor) -> tuple[Tensor, Tensor]:
+        values = values_of(x)
+        return values.sum(), values
+
+    grad = cast(Callable[..., Any], torch.func.grad)  # untyped upstream
+    return grad(summed, has_aux=True)(logits)
 
 
 def agreement(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
@@ -54,36 +113,30 @@ def agreement(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     return ((s + t).amax(-1) == 0).float()
 
 
-def autograd_kernel(divergence: Divergence) -> Kernel:
-    """The kernel of any per-token divergence: its definition, differentiated by autograd."""
-
-    def kernel(
-        student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
-    ) -> Scores:
-        s, t = wide(student), wide(teacher)
-        extra = () if labels is None else (labels,)
-
-        def summed(x: Tensor) -> tuple[Tensor, Tensor]:
-            values = divergence(x, t, temperature, *extra)
-            return values.sum(), values
-
-        grad = cast(Callable[..., Any], torch.func.grad)  # untyped upstream
-        gradient, values = grad(summed, has_aux=True)(s)
-        scores = Scores(values, alpha(s, t), agreement(s, t))
-        student.copy_(gradient)  # last: s is the same memory when the logits are fp32
-        return scores
-
-    return kernel
-
-
 def wide(logits: Tensor) -> Tensor:
     """fp32, or float64 if it already is."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def worth_compiling(device: torch.device, vocabulary_size: int) -> bool:
-    """Whether the loss over so many ids should be compiled: it is large, and that works here."""
+    """Whether what runs over so many ids should be compiled: it is large, and that works here."""
     return vocabulary_size >= SMALLEST_VOCABULARY and compiles(device.type)
+
+
+@functools.cache
+def compiles(device_type: str) -> bool:
+    """Whether torch.compile works for this kind of device: tried once on a trivial function.
+
+    On a CPU it needs a C++ compiler, on CUDA Triton; a machine without them runs eagerly.
+    """
+    compiler = cast(Callable[..., Any], cast(Any, torch).compile)  # untyped upstream
+    try:
+        compiler(_trivial)(torch.zeros(8, device=device_type))
+    except (RuntimeError, OSError) as problem:  # of tracing and compilers; of their cache
+        reason = str(problem).splitlines()[0]
+        log.info("torch.compile does not work here, the loss runs without: %s", reason)
+        return False
+    return True
 
 
 def compile_over_rows(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,19 +160,26 @@ def compile_over_rows(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def compiles(device_type: str) -> bool:
-    """Whether torch.compile works for this kind of device: tried once on a trivial function.
+def _compiled_kernel(divergence: Mixture) -> Kernel:
+    form = closed_form(divergence)
+    if form is None:
+        return compile_over_rows(autograd_kernel(divergence))
+    return closed_kernel(form, divergence, compile_over_rows)
 
-    On a CPU it needs a C++ compiler, on CUDA Triton; a machine without them runs eagerly.
-    """
-    compiler = cast(Callable[..., Any], cast(Any, torch).compile)  # untyped upstream
-    try:
-        compiler(_trivial)(torch.zeros(8, device=device_type))
-    except (RuntimeError, OSError) as problem:  # of tracing and compilers; of their cache
-        reason = str(problem).splitlines()[0]
-        log.info("torch.compile does not work here, the loss runs without: %s", reason)
-        return False
-    return True
+
+def _score_rows(
+    form: Form, student: Tensor, teacher: Tensor, temperature: float
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """The gradient by the student's logits, and sums over rows, [R, 1] each."""
+    s, t = wide(student), wide(teacher)
+    plain = q, p = softmax(s), softmax(t)
+    nearest = (q.logits + p.logits).amax(-1, keepdim=True)
+    if temperature != 1.0:
+        q, p = (softmax_of_shifted(side.logits / temperature) for side in plain)
+    gradient, sums = form.rows(q, p)
+    kept = overlap(*plain)
+    scaled = gradient if temperature == 1.0 else gradient / temperature
+    return scaled.to(student.dtype), (q.total, p.total, kept, nearest, sums)
 
 
 def _trivial(x: Tensor) -> Tensor:

@@ -1,49 +1,83 @@
-"""Divergences by name, and weighted mixtures of them, as a config writes them.
+"""What a config asks for: divergences by name, their options, and weighted sums of them.
 
 Shapes: T supervised tokens, V vocabulary.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from distill.errors import UserError
-from distill.losses.divergence import (
-    acceptance,
-    check_beta,
-    check_eta,
-    cross_entropy,
-    forward_kl,
-    jsd,
-    lk,
-    reverse_kl,
-    total_variation,
-)
-from distill.losses.kernels import Divergence
+from distill.losses import divergence
 
-BY_NAME: dict[str, Divergence] = {
-    "forward_kl": forward_kl,
-    "reverse_kl": reverse_kl,
-    "jsd": jsd,
-    "total_variation": total_variation,
-    "acceptance": acceptance,
-    "lk": lk,
+BY_NAME: dict[str, Callable[..., Tensor]] = {
+    "forward_kl": divergence.forward_kl,
+    "reverse_kl": divergence.reverse_kl,
+    "jsd": divergence.jsd,
+    "total_variation": divergence.total_variation,
+    "acceptance": divergence.acceptance,
+    "lk": divergence.lk,
 }
+"""f(student_logits [T, V], teacher_logits [T, V], temperature, **options) → [T]."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """weight · the divergence of this name. options: those of ``jsd`` (beta) and ``lk`` (eta)."""
+
+    name: str
+    weight: float = 1.0
+    options: tuple[tuple[str, float], ...] = ()
+
+    def __call__(
+        self, student_logits: Tensor, teacher_logits: Tensor, temperature: float
+    ) -> Tensor:
+        """[T, V] ×2 → [T]."""
+        definition = BY_NAME[self.name]
+        value = definition(student_logits, teacher_logits, temperature, **dict(self.options))
+        return self.weight * value
 
 
 @dataclass(frozen=True)
 class Mixture:
     """Σ weight · divergence(student, teacher) + label_weight · cross_entropy(student, labels).
 
-    The hard-label term is always at temperature 1: a label is no softened teacher.
+    One divergence alone is a mixture of one term. Two of the same terms are equal, so that what is
+    compiled for one serves the other. The hard-label term is always at temperature 1: a label is no
+    softened teacher.
     """
 
-    terms: tuple[tuple[Divergence, float], ...]
+    terms: tuple[Term, ...]
     label_weight: float = 0.0
+
+    @classmethod
+    def of(cls, weights: Mapping[str, float], *, beta: float = 0.5, eta: float = 3.0) -> "Mixture":
+        """From ``{name: weight}``, in which ``cross_entropy`` may stand beside others.
+
+        ``beta`` is that of jsd, ``eta`` that of lk; neither touches another name. What weighs 0 is
+        left out.
+
+        Raises:
+            UserError: an unknown name, a weight or an option out of its range, or no divergence.
+        """
+        named = dict(weights)
+        label_weight = named.pop("cross_entropy", 0.0)
+        if not all(0 <= weight < math.inf for weight in (*named.values(), label_weight)):
+            raise UserError(f"mixture {dict(weights)}: give finite weights, 0 or more")
+        terms = [Term(name, weight, _options(name, beta, eta)) for name, weight in named.items()]
+        kept = tuple(term for term in terms if term.weight)
+        if not kept:
+            raise UserError(f"mixture {dict(weights)} needs a divergence of a weight above 0")
+        return cls(kept, label_weight)
+
+    @property
+    def name(self) -> str:
+        """The divergence's name where it is one alone, as it is; else `a mixture`."""
+        alone = len(self.terms) == 1 and self.terms[0].weight == 1.0 and not self.label_weight
+        return self.terms[0].name if alone else "a mixture"
 
     def __call__(
         self,
@@ -53,65 +87,30 @@ class Mixture:
         labels: Tensor | None = None,
     ) -> Tensor:
         """[T, V] ×2, and labels [T] if ``label_weight`` is not 0 → [T]."""
-        check_labels(self, labels)
+        self.check_labels(labels)
         total = torch.zeros_like(student_logits[..., 0], dtype=torch.float32)
-        for divergence, weight in self.terms:
-            total = total + weight * divergence(student_logits, teacher_logits, temperature)
+        for term in self.terms:
+            total = total + term(student_logits, teacher_logits, temperature)
         if labels is not None:
-            total = total + self.label_weight * cross_entropy(student_logits, labels)
+            total = total + self.label_weight * divergence.cross_entropy(student_logits, labels)
         return total
 
-
-def takes_labels(divergence: Divergence) -> bool:
-    """Whether its fourth argument are the next tokens' ids."""
-    return bool(getattr(divergence, "label_weight", 0.0))
-
-
-def check_labels(divergence: Divergence, labels: Tensor | None) -> None:
-    if (labels is not None) != takes_labels(divergence):
-        raise UserError("give labels exactly when the mixture has a cross_entropy weight")
+    def check_labels(self, labels: Tensor | None) -> None:
+        """Raise UserError unless there are labels exactly when something weighs them."""
+        if (labels is not None) != bool(self.label_weight):
+            raise UserError("give labels exactly when the mixture has a cross_entropy weight")
 
 
-def as_divergence(
-    spec: str | Mapping[str, float] | Divergence, *, beta: float = 0.5, eta: float = 3.0
-) -> Divergence:
-    """A divergence from its name, from ``{name: weight}``, or as it is.
-
-    ``beta`` is jsd's, ``eta`` lk's, where they are meant by name. ``cross_entropy`` may stand in
-    the mapping beside others; what weighs 0 is left out.
-    """
-    match spec:
-        case str():
-            return _named(spec, beta, eta)
-        case Mapping():
-            return _mixture(spec, beta, eta)
-        case _:
-            return spec
-
-
-def _mixture(spec: Mapping[str, float], beta: float, eta: float) -> Divergence:
-    weights = dict(spec)
-    label_weight = weights.pop("cross_entropy", 0.0)
-    if not all(0 <= weight < math.inf for weight in (*weights.values(), label_weight)):
-        raise UserError(f"mixture {dict(spec)}: give finite weights, 0 or more")
-    named = [(_named(name, beta, eta), weight) for name, weight in weights.items()]
-    terms = tuple((divergence, weight) for divergence, weight in named if weight)
-    if not terms:
-        raise UserError(f"mixture {dict(spec)} needs a divergence of a weight above 0")
-    # A mixture of one is that one: its closed form, where it has one, stays in use.
-    alone = len(terms) == 1 and terms[0][1] == 1.0 and not label_weight
-    return terms[0][0] if alone else Mixture(terms, label_weight)
-
-
-@cache
-def _named(name: str, beta: float, eta: float) -> Divergence:
-    """Always the same object for the same three, so that it is compiled once."""
+def _options(name: str, beta: float, eta: float) -> tuple[tuple[str, float], ...]:
     if name not in BY_NAME:
         raise UserError(f"no divergence is called {name!r}; choose from {', '.join(BY_NAME)}")
-    if name == "jsd" and beta != 0.5:
-        check_beta(beta)
-        return partial(jsd, beta=beta)
-    if name == "lk" and eta != 3.0:
-        check_eta(eta)
-        return partial(lk, eta=eta)
-    return BY_NAME[name]
+    if name == "jsd":
+        divergence.check_beta(beta)
+        return (("beta", beta),)
+    if name == "lk":
+        divergence.check_eta(eta)
+        return (("eta", eta),)
+    return ()
+
+
+FORWARD_KL = Mixture.of({"forward_kl": 1.0})

@@ -4,18 +4,16 @@ Shapes: T supervised tokens, V vocabulary, K kept tokens, N draws. p teacher, q 
 temperature at which the signal was taken: to change it later would need the whole row.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from distill.errors import UserError
-from distill.losses.divergence import alpha, expectation, forward_kl, log_probabilities
+from distill.losses.divergence import alpha, expectation, log_probabilities
 from distill.losses.fused import BLOCK_ROWS
-from distill.losses.kernels import Divergence, Scores, TokenLoss
-from distill.losses.mixture import takes_labels
+from distill.losses.kernels import Scores, TokenLoss, gradient_and_values
+from distill.losses.mixture import FORWARD_KL, Mixture
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class TopK:
     def shape(self) -> tuple[int, int | None]:
         return len(self.ids), None
 
-    def check(self, divergence: Divergence) -> None:
+    def check(self, divergence: Mixture) -> None:
         """Any divergence of the kept tokens and a bucket for the rest, but no hard label."""
         check_unlabelled(divergence)
 
@@ -43,7 +41,7 @@ class TopK:
     ) -> "SparseScorer":
         return SparseScorer(self, loss.divergence)
 
-    def values(self, student_logits: Tensor, divergence: Divergence) -> Tensor:
+    def values(self, student_logits: Tensor, divergence: Mixture) -> Tensor:
         """[T, V] → [T]."""
         return top_k_divergence(student_logits, self, divergence)
 
@@ -78,7 +76,7 @@ class Sampled:
     def shape(self) -> tuple[int, int | None]:
         return len(self.ids), None
 
-    def check(self, divergence: Divergence) -> None:
+    def check(self, divergence: Mixture) -> None:
         """Forward KL alone: over samples any other divergence is biased."""
         check_sampled(divergence)
         check_unlabelled(divergence)
@@ -88,7 +86,7 @@ class Sampled:
     ) -> "SparseScorer":
         return SparseScorer(self, loss.divergence)
 
-    def values(self, student_logits: Tensor, divergence: Divergence) -> Tensor:
+    def values(self, student_logits: Tensor, divergence: Mixture) -> Tensor:
         """Unbiased. [T, V] → [T]."""
         return sampled_divergence(student_logits, self, divergence)
 
@@ -131,7 +129,7 @@ def draw(
 
 
 def top_k_divergence(
-    student_logits: Tensor, signal: TopK, divergence: Divergence = forward_kl
+    student_logits: Tensor, signal: TopK, divergence: Mixture = FORWARD_KL
 ) -> Tensor:
     """A divergence of p and q over K + 1 buckets, the last holding all other tokens. [T, V] → [T].
 
@@ -171,7 +169,7 @@ def _log_total(log_masses: Tensor) -> Tensor:
 
 
 def sampled_divergence(
-    student_logits: Tensor, signal: Sampled, divergence: Divergence = forward_kl
+    student_logits: Tensor, signal: Sampled, divergence: Mixture = FORWARD_KL
 ) -> Tensor:
     """Unbiased estimate of KL(p‖q) = E_p[log p − log q] and of its gradient. [T, V] → [T].
 
@@ -185,20 +183,18 @@ def sampled_divergence(
     return expectation(signal.weights.to(log_q.dtype), signal.log_probs.to(log_q.dtype) - log_q)
 
 
-def check_sampled(divergence: Divergence) -> None:
+def check_sampled(divergence: Mixture) -> None:
     """Refuse a sampled teacher for all but forward KL, whose gradient alone is linear in p."""
-    function = getattr(divergence, "func", divergence)  # of a partial, what it is of
-    if function is not forward_kl:
-        name = getattr(function, "__name__", "a mixture")
+    if divergence != FORWARD_KL:
         raise UserError(
-            f"{name} is not linear in the teacher's probabilities, so over sampled tokens it is "
-            "biased; use forward_kl alone, or a top_k, hidden or live signal"
+            f"{divergence.name} is not linear in the teacher's probabilities, so over sampled "
+            "tokens it is biased; use forward_kl alone, or a top_k, hidden or live signal"
         )
 
 
-def check_unlabelled(divergence: Divergence) -> None:
+def check_unlabelled(divergence: Mixture) -> None:
     """Refuse a hard-label term beside a teacher of which only a part was kept."""
-    if takes_labels(divergence):
+    if divergence.label_weight:
         raise UserError(
             "a mixture with cross_entropy needs the whole distribution: use signal=hidden or "
             "signal=live"
@@ -215,7 +211,7 @@ def sampled_alpha(student_logits: Tensor, signal: Sampled) -> Tensor:
 class SparseScorer:
     """Scores student logits against a sparse signal; see ``fused.Scorer``."""
 
-    def __init__(self, signal: TopK | Sampled, divergence: Divergence):
+    def __init__(self, signal: TopK | Sampled, divergence: Mixture):
         self._signal = signal
         self._divergence = divergence
 
@@ -230,15 +226,9 @@ class SparseScorer:
         return Scores(values, overlap, agree)
 
 
-def _score_block_(student: Tensor, signal: TopK | Sampled, divergence: Divergence) -> Scores:
+def _score_block_(student: Tensor, signal: TopK | Sampled, divergence: Mixture) -> Scores:
     """Scores of a few rows of logits [R, V], which the gradient then overwrites."""
-
-    def summed(x: Tensor) -> tuple[Tensor, Tensor]:
-        values = signal.values(x, divergence)
-        return values.sum(), values
-
-    grad = cast(Callable[..., Any], torch.func.grad)  # untyped upstream
-    gradient, values = grad(summed, has_aux=True)(student)
+    gradient, values = gradient_and_values(lambda x: signal.values(x, divergence), student)
     at_likeliest = student.gather(-1, signal.likeliest()[:, None]).squeeze(-1)
     agree = (at_likeliest == student.amax(-1)).float()
     scores = Scores(values, signal.alpha(student), agree)

@@ -13,7 +13,7 @@ from distill.errors import UserError
 from distill.losses.dense import HiddenSignal
 from distill.losses.fused import Signal
 from distill.losses.head import Head
-from distill.losses.kernels import Divergence
+from distill.losses.mixture import Mixture
 from distill.losses.sparse import (
     Sampled,
     TopK,
@@ -44,7 +44,7 @@ class TargetSignal(Protocol):
         """Raise UserError for arguments that cannot work."""
         ...
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """Raise UserError for a loss that cannot be made of this form of the distribution."""
         ...
 
@@ -83,7 +83,7 @@ class Live:
     def check(self) -> None:
         """Nothing can be wrong."""
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """Every loss can be made of the whole distribution."""
 
 
@@ -101,7 +101,7 @@ class Hidden:
     def check(self) -> None:
         _at_least_one("shard_tokens", self.shard_tokens)
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """Every loss can be made of the whole distribution."""
 
     def bytes_per_token(self, head: Head) -> int:
@@ -139,7 +139,7 @@ class TopKTail:
         _at_least_one("shard_tokens", self.shard_tokens)
         _check_float(self.dtype)
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """No hard labels, and the temperature at which the signal is kept."""
         check_unlabelled(divergence)
         _check_same_temperature(self.temperature, temperature)
@@ -195,7 +195,7 @@ class Samples:
             )
         _check_float(self.dtype)
 
-    def check_objective(self, divergence: Divergence, temperature: float) -> None:
+    def check_objective(self, divergence: Mixture, temperature: float) -> None:
         """Forward KL alone, and the temperature at which the signal is kept."""
         check_sampled(divergence)
         check_unlabelled(divergence)

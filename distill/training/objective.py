@@ -13,8 +13,8 @@ from distill.errors import UserError
 from distill.losses.divergence import check_temperature
 from distill.losses.fused import Signal, fused_loss
 from distill.losses.head import Head
-from distill.losses.kernels import Divergence, worth_compiling
-from distill.losses.mixture import as_divergence, takes_labels
+from distill.losses.kernels import worth_compiling
+from distill.losses.mixture import Mixture
 from distill.teacher.codecs import TargetSignal
 
 
@@ -37,13 +37,16 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
-        _ = self.function  # an unknown name or weight is refused here
+        _ = self.mixture  # an unknown name or weight is refused here
         if self.chunk_size is not None and self.chunk_size < 1:
             raise UserError(f"objective.chunk_size is {self.chunk_size}; use 1 or more, or null")
 
     @property
-    def function(self) -> Divergence:
-        return as_divergence(self.divergence, beta=self.beta, eta=self.eta)
+    def mixture(self) -> Mixture:
+        """The divergence as what the losses take: a weighted sum, of one alone if it is a name."""
+        named = self.divergence
+        weights = {named: 1.0} if isinstance(named, str) else named
+        return Mixture.of(weights, beta=self.beta, eta=self.eta)
 
     def check(self, signal: TargetSignal) -> None:
         """Refuse what cannot be minimised with this form of the signal.
@@ -52,7 +55,7 @@ class Objective:
             UserError: naming the remedy.
         """
         signal.check()
-        signal.check_objective(self.function, self.temperature)
+        signal.check_objective(self.mixture, self.temperature)
 
     def __call__(
         self,
@@ -65,16 +68,16 @@ class Objective:
         compute_dtype: torch.dtype | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss SUM and metric sums of the draft's states [T, d]; labels [T] are the next tokens."""
-        compiled = self.compiled
+        divergence, compiled = self.mixture, self.compiled
         if compiled is None:
             compiled = worth_compiling(hidden.device, vocabulary_size)
         return fused_loss(
             hidden,
             head,
             signal,
-            divergence=self.function,
+            divergence=divergence,
             temperature=self.temperature,
-            labels=labels if takes_labels(self.function) else None,
+            labels=labels if divergence.label_weight else None,
             chunk_size=self.chunk_size,
             vocabulary_size=vocabulary_size,
             compute_dtype=compute_dtype,

@@ -15,8 +15,7 @@ from torch import Tensor
 from distill.evaluate.interleave import there_and_back
 from distill.losses import Head, HiddenSignal, fused_loss
 from distill.losses.fused import chunk_tokens
-from distill.losses.kernels import Divergence
-from distill.losses.mixture import BY_NAME
+from distill.losses.mixture import BY_NAME, Mixture
 from distill.process import return_freed_memory
 
 log = logging.getLogger(__name__)
@@ -101,17 +100,15 @@ def time_losses(
             chunk_size=chunk_tokens(width, chunk_size),
             compute=dtype,
         )
-        for name, divergence in BY_NAME.items():
-            times = time_loss(shapes, divergence, compiled, repetitions)
+        for name in BY_NAME:
+            times = time_loss(shapes, Mixture.of({name: 1.0}), compiled, repetitions)
             lines.append(LossLine(name, shapes, times))
             return_freed_memory()
             log.info("benchmark: %s in %s done", name, lines[-1].compute)
     return lines
 
 
-def time_loss(
-    shapes: Shapes, divergence: Divergence, compiled: bool, repetitions: int
-) -> LossTimes:
+def time_loss(shapes: Shapes, divergence: Mixture, compiled: bool, repetitions: int) -> LossTimes:
     """Time the products alone and the loss with its gradients, 2 · repetitions times, A B B A.
 
     compiled: as in ``fused_loss``.
@@ -135,7 +132,7 @@ def _tensors(shapes: Shapes) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return torch.randn(T, d), weight, torch.randn(T, D), target_weight
 
 
-def _loss(shapes: Shapes, divergence: Divergence, compiled: bool) -> Callable[[], None]:
+def _loss(shapes: Shapes, divergence: Mixture, compiled: bool) -> Callable[[], None]:
     states, weight, target_states, target_weight = _tensors(shapes)
     states.requires_grad_()
     weight.requires_grad_()

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from distill.errors import UserError
 from distill.losses import (
+    FORWARD_KL,
     Mixture,
     acceptance,
     alpha,
-    as_divergence,
     cross_entropy,
     forward_kl,
     jsd,
@@ -169,21 +169,21 @@ def test_no_token_gives_no_values() -> None:
 
 def test_mixtures() -> None:
     s, t, labels = logits(0), logits(1), torch.arange(6)
-    mixture = as_divergence({"forward_kl": 0.5, "total_variation": 2.0, "cross_entropy": 0.25})
+    mixture = Mixture.of({"forward_kl": 0.5, "total_variation": 2.0, "cross_entropy": 0.25})
     expected = 0.5 * forward_kl(s, t, 2.0) + 2 * total_variation(s, t, 2.0)
     expected += 0.25 * cross_entropy(s, labels)
     assert torch.allclose(mixture(s, t, 2.0, labels), expected)
-    assert as_divergence("jsd") is jsd
-    assert as_divergence({"forward_kl": 1.0}) is forward_kl
-    assert as_divergence({"forward_kl": 1.0, "reverse_kl": 0.0}) is forward_kl  # not 0 · inf
+    assert torch.equal(FORWARD_KL(s, t, 2.0), forward_kl(s, t, 2.0))
+    assert Mixture.of({"forward_kl": 1.0, "reverse_kl": 0.0}) == FORWARD_KL  # not 0 · inf
+    assert Mixture.of({"forward_kl": 1.0}, beta=0.1, eta=1.0) == FORWARD_KL
     assert mixture(s.bfloat16(), t.bfloat16(), 1.0, labels).dtype == torch.float32
-    assert torch.allclose(as_divergence("jsd", beta=0.1)(s, t), jsd(s, t, beta=0.1))
-    assert torch.allclose(as_divergence("lk", eta=1.0)(s, t), lk(s, t, eta=1.0))
-    assert torch.allclose(as_divergence({"lk": 2.0}, eta=1.0)(s, t), 2 * lk(s, t, eta=1.0))
+    assert torch.allclose(Mixture.of({"jsd": 1.0}, beta=0.1)(s, t), jsd(s, t, beta=0.1))
+    assert torch.allclose(Mixture.of({"lk": 1.0}, eta=1.0)(s, t), lk(s, t, eta=1.0))
+    assert torch.allclose(Mixture.of({"lk": 2.0}, eta=1.0)(s, t), 2 * lk(s, t, eta=1.0))
     with pytest.raises(UserError, match="labels"):
         mixture(s, t)
     with pytest.raises(UserError, match="labels"):
-        Mixture(((forward_kl, 1.0),))(s, t, 1.0, labels)
+        FORWARD_KL(s, t, 1.0, labels)
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ def test_mixtures() -> None:
         (lambda: forward_kl(logits(0), logits(0)[:, :8]), "slice both"),
         (lambda: alpha(logits(0), logits(0), 0.0), "above 0"),
         (lambda: jsd(logits(0), logits(0), beta=1.0), "forward_kl"),
-        (lambda: as_divergence("kl"), "choose from"),
-        (lambda: as_divergence({"cross_entropy": 1.0}), "needs a divergence"),
-        (lambda: as_divergence({"jsd": 1.0, "forward_kl": -0.5}), "0 or more"),
-        (lambda: as_divergence({"jsd": 1.0, "forward_kl": math.nan}), "finite"),
-        (lambda: as_divergence({"jsd": 0.0}), "weight above 0"),
-        (lambda: as_divergence("jsd", beta=1.0), "forward_kl"),
-        (lambda: as_divergence({"jsd": 1.0, "forward_kl": 1.0}, beta=0.0), "forward_kl"),
-        (lambda: as_divergence("lk", eta=-3.0), "or more"),
+        (lambda: Mixture.of({"kl": 1.0}), "choose from"),
+        (lambda: Mixture.of({"cross_entropy": 1.0}), "needs a divergence"),
+        (lambda: Mixture.of({"jsd": 1.0, "forward_kl": -0.5}), "0 or more"),
+        (lambda: Mixture.of({"jsd": 1.0, "forward_kl": math.nan}), "finite"),
+        (lambda: Mixture.of({"jsd": 0.0}), "weight above 0"),
+        (lambda: Mixture.of({"jsd": 1.0}, beta=1.0), "forward_kl"),
+        (lambda: Mixture.of({"jsd": 1.0, "forward_kl": 1.0}, beta=0.0), "forward_kl"),
+        (lambda: Mixture.of({"lk": 1.0}, eta=-3.0), "or more"),
         (lambda: lk(logits(0), logits(0), eta=-3.0), "or more"),
     ],
 )

@@ -9,29 +9,23 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distill.errors import UserError
-from distill.losses import (
-    Head,
-    HiddenSignal,
-    acceptance,
-    alpha,
-    as_divergence,
-    dense,
-    forward_kl,
-    fused,
-    fused_loss,
-    jsd,
-    lk,
-    reverse_kl,
-    total_variation,
-)
+from distill.losses import Head, HiddenSignal, Mixture, alpha, fused, fused_loss, kernels
 from distill.losses.fused import BLOCK_ROWS, chunk_tokens
 from distill.losses.kernels import autograd_kernel
+from distill.losses.mixture import BY_NAME
 
 T, V, PADDED_V, STUDENT_WIDTH, TEACHER_WIDTH = 41, 30, 37, 5, 8
+
+
+def alone(name: str, **options: float) -> Mixture:
+    """The mixture of this divergence alone."""
+    return Mixture.of({name: 1.0}, **options)
+
+
+forward_kl, reverse_kl, jsd, total_variation, acceptance, lk = (alone(name) for name in BY_NAME)
 ALL = [forward_kl, reverse_kl, jsd, total_variation, acceptance, lk]
-ALL += [partial(jsd, beta=0.2)]
-ALL += [as_divergence({"forward_kl": 0.5, "total_variation": 2.0})]
-LABELLED = as_divergence({"forward_kl": 1.0, "cross_entropy": 0.3})
+ALL += [alone("jsd", beta=0.2), Mixture.of({"forward_kl": 0.5, "total_variation": 2.0})]
+LABELLED = Mixture.of({"forward_kl": 1.0, "cross_entropy": 0.3})
 
 
 def linear(hidden: Tensor, head: Tensor, other: Tensor, teacher: Tensor, **options):
@@ -275,7 +269,10 @@ def test_a_retained_graph_gives_the_same_gradients_again() -> None:
         ({"vocabulary_size": 31}, "real ids"),
         ({"chunk_size": 0}, "1 or more"),
         ({"temperature": 0.0}, "above 0"),
-        ({"divergence": "nonsense"}, "choose from"),
+        (
+            {"divergence": LABELLED, "labels": torch.ones(T, 1, dtype=torch.long)},
+            "one value a token",
+        ),
     ],
 )
 def test_refusals_name_the_remedy(change: dict, remedy: str) -> None:
@@ -286,7 +283,7 @@ def test_refusals_name_the_remedy(change: dict, remedy: str) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own imports
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
-@pytest.mark.parametrize("divergence", [*ALL, partial(lk, eta=1.0), LABELLED])
+@pytest.mark.parametrize("divergence", [*ALL, alone("lk", eta=1.0), LABELLED])
 def test_compiled_equals_eager(divergence, temperature) -> None:
     pair = Pair(torch.float32)
     settings = {"divergence": divergence, "temperature": temperature, "chunk_size": 18}
@@ -304,7 +301,7 @@ def test_compiled_equals_eager(divergence, temperature) -> None:
 def test_compiled_or_not_as_asked(monkeypatch) -> None:
     asked = []
     kernel = autograd_kernel(jsd)
-    monkeypatch.setattr(dense, "_compiled_kernel", lambda one: asked.append(one) or kernel)
+    monkeypatch.setattr(kernels, "_compiled_kernel", lambda one: asked.append(one) or kernel)
     assert torch.equal(
         Pair().fused(divergence=jsd, compiled=True)[0], Pair().fused(divergence=jsd)[0]
     )
@@ -325,7 +322,7 @@ def test_rows_that_no_token_fills_are_zero(monkeypatch) -> None:
         seen.append(bool(student.isfinite().all() and teacher.isfinite().all()))
         return kernel(student, teacher, *rest)
 
-    monkeypatch.setattr(dense, "_compiled_kernel", lambda _: watched)
+    monkeypatch.setattr(kernels, "_compiled_kernel", lambda _: watched)
     Pair().fused(divergence=jsd, compiled=True)
     assert len(seen) == 2
     assert all(seen)

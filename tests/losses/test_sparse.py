@@ -1,24 +1,13 @@
 """Truncated and sampled teachers."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
 
 from distill.errors import UserError
-from distill.losses import (
-    Head,
-    acceptance,
-    alpha,
-    as_divergence,
-    forward_kl,
-    fused_loss,
-    jsd,
-    lk,
-    reverse_kl,
-    total_variation,
-)
+from distill.losses import Head, Mixture, alpha, fused_loss
+from distill.losses.mixture import BY_NAME
 from distill.losses.sparse import (
     Sampled,
     TopK,
@@ -30,6 +19,13 @@ from distill.losses.sparse import (
     top_k_divergence,
 )
 
+
+def alone(name: str, **options: float) -> Mixture:
+    """The mixture of this divergence alone."""
+    return Mixture.of({name: 1.0}, **options)
+
+
+forward_kl, reverse_kl, jsd, total_variation, acceptance, lk = (alone(name) for name in BY_NAME)
 DENSE = [forward_kl, reverse_kl, jsd, total_variation, acceptance, lk]
 
 
@@ -101,7 +97,7 @@ def test_draws_follow_the_teacher() -> None:
 
 
 REFUSED = [reverse_kl, jsd, total_variation, acceptance, lk]
-REFUSED += [partial(jsd, beta=0.1), as_divergence({"forward_kl": 1.0, "jsd": 0.5})]
+REFUSED += [alone("jsd", beta=0.1), Mixture.of({"forward_kl": 1.0, "jsd": 0.5})]
 
 
 @pytest.mark.parametrize("loss", REFUSED)
@@ -227,7 +223,7 @@ def test_draws_from_a_flatter_proposal_weigh_what_makes_up_for_it() -> None:
     [
         ({"chunk_size": 0}, "1 or more"),
         ({"chunk_size": -1}, "1 or more"),
-        ({"divergence": {"forward_kl": 1.0, "cross_entropy": 0.5}}, "signal=hidden"),
+        ({"divergence": Mixture.of({"forward_kl": 1.0, "cross_entropy": 0.5})}, "signal=hidden"),
     ],
 )
 def test_refusals_name_the_remedy(change: dict, remedy: str) -> None:
@@ -242,6 +238,6 @@ def test_states_of_another_width_are_refused() -> None:
 
 def test_a_signal_of_other_tokens_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"student has 4 tokens and signal 5; give one value a token"
+        UserError, match=r"student has 4 tokens and signal is \(5,\); give one value a token"
     ):
         fused_loss(torch.randn(4, 2), Head(torch.randn(9, 2)), keep_top_k(logits(1), 3))

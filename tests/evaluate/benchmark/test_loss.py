@@ -7,13 +7,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from distill.evaluate.benchmark import loss
 from distill.evaluate.benchmark.loss import LossLine, LossTimes, Shapes, time_loss
 from distill.evaluate.report.tables import as_text, loss_table
-from distill.losses import forward_kl
+from distill.losses import FORWARD_KL
 
 SHAPES = Shapes(20, 96, 16, 32, 8, torch.float32)
 
 
 def test_both_are_timed_as_often() -> None:
-    times = time_loss(SHAPES, forward_kl, compiled=False, repetitions=3)
+    times = time_loss(SHAPES, FORWARD_KL, compiled=False, repetitions=3)
     assert len(times.products) == len(times.loss) == len(times.shares) == 6
     assert min(times.products + times.loss) > 0
 
@@ -32,7 +32,7 @@ def test_each_time_is_of_its_own_arm_in_abba_order(monkeypatch) -> None:
     monkeypatch.setattr(loss, "_products", arm("A", 1.0))
     monkeypatch.setattr(loss, "_loss", arm("B", 2.0))
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    times = time_loss(SHAPES, forward_kl, compiled=False, repetitions=2)
+    times = time_loss(SHAPES, FORWARD_KL, compiled=False, repetitions=2)
     assert (times.products, times.loss) == ([1.0] * 4, [2.0] * 4)
     assert "".join(called) == "ABAB" + "ABBA" * 2  # two calls of each are not timed
 
@@ -41,7 +41,7 @@ def test_products_alone_are_those_of_the_loss() -> None:
     """Each of 20 · 96 logits: 16 of the draft's, 32 of the target's, 2 · 16 of the gradients'."""
     in_place = {torch.ops.aten.addmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * b[1]}
     counted = []
-    for run in (loss._products(SHAPES), loss._loss(SHAPES, forward_kl, compiled=False)):
+    for run in (loss._products(SHAPES), loss._loss(SHAPES, FORWARD_KL, compiled=False)):
         with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
             run()
         counted.append(counter.get_total_flops())
