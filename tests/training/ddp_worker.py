@@ -49,8 +49,8 @@ class RankWindows(tiny.Windows):
 
 
 OBJECTIVES = {
-    "plain": Objective(),
-    "entropy": Objective(weighting="entropy", entropy_slope=1.0),
+    "forward_kl": Objective(),
+    "acceptance": Objective("acceptance"),
 }
 
 

@@ -17,7 +17,7 @@ def read(folder: Path, rank: int = 0) -> dict[str, Any]:
     return torch.load(folder / f"rank{rank}.pt")
 
 
-@pytest.fixture(scope="module", params=["plain", "entropy"])
+@pytest.fixture(scope="module", params=["forward_kl", "acceptance"])
 def folders(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> tuple[Path, Path]:
