@@ -222,8 +222,9 @@ def more_units(speedup: Interval, units: int, margin: float) -> int | None:
     tail = stats.t.sf(critical, units - 1)
 
     def enough(number: int) -> bool:
-        needed = stats.t.isf(tail, number - 1) + stats.t.isf(1 - POWER, number - 1)
-        return bool(needed * spread / np.sqrt(number) <= effect)
+        freedom = float(number - 1)
+        needed = stats.t.isf(tail, freedom) + stats.t.isf(1 - POWER, freedom)
+        return bool(needed * spread / np.sqrt(float(number)) <= effect)
 
     short, long = units, 2 * units
     while not enough(long):

@@ -240,9 +240,9 @@ def _champion(low: Array, slower: Truth, setting: Setting, method: str) -> NDArr
     equal = ~slower
     if method == STUDENT:
         equal &= (low > 0) | (low.max(axis=1, keepdims=True) <= 0)
-    by_draft = equal.reshape(len(low), setting.drafts, setting.ks).any(axis=2)
+    by_draft = np.asarray(equal.reshape(len(low), setting.drafts, setting.ks).any(axis=2))
     named = setting.drafts - 1 - by_draft[:, ::-1].argmax(axis=1)
-    mine = np.equal(np.arange(low.shape[1]) // setting.ks, named[:, None])
+    mine = np.arange(low.shape[1]) // setting.ks == named[:, None]
     return np.where(mine & equal, low, -np.inf).argmax(axis=1)[:, None]
 
 

@@ -1,7 +1,9 @@
 """The verdict's error rate, simulated with a fixed seed: red with percentile bootstraps."""
 
+import numpy as np
 import pytest
 
+from distill.evaluate.benchmark import error_rates as benchmark
 from distill.evaluate.benchmark.error_rates import (
     BOOTSTRAP,
     SETTINGS,
@@ -13,6 +15,7 @@ from distill.evaluate.benchmark.error_rates import (
     markdown,
     with_heavy_tails,
 )
+from distill.evaluate.intervals import intervals
 
 METHOD = STUDENT
 FALSE, COVERED = 0.04, 0.93
@@ -67,3 +70,14 @@ def test_the_table_is_in_percent_with_its_errors() -> None:
     assert markdown([found]).splitlines()[-1] == (
         "| 1 arm, 5 units | t, simultaneous | " + " | ".join(["2.6 ± 0.4"] * 5) + " |"
     )
+
+
+@pytest.mark.parametrize(("setting", "rel"), [(FLOORS, 1e-9), (TWELVE_ARMS, 0.01)])
+def test_simulated_are_the_intervals_of_the_product(setting: Setting, rel: float) -> None:
+    columns = benchmark._simulate(setting, 1.1, 2, np.random.default_rng(0))
+    values, low, high, _ = benchmark._student(columns, setting.domains)
+    for trial in range(2):
+        found = intervals(columns[trial], floors=setting.domains)
+        assert [one.value for one in found] == pytest.approx(np.exp(values[trial]))
+        assert [one.low for one in found] == pytest.approx(np.exp(low[trial]), rel=rel)
+        assert [one.high for one in found] == pytest.approx(np.exp(high[trial]), rel=rel)

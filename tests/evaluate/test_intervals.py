@@ -168,6 +168,12 @@ def test_a_larger_effect_needs_fewer_units() -> None:
     assert all(a is not None and b is not None and a > b for a, b in pairwise(needed))
 
 
+def test_a_minute_effect_needs_very_many_units() -> None:
+    needed = more_units(Interval(1 + 1e-14, 0.9, 1.1, 0.05), 12, 1.0)
+    assert needed is not None
+    assert needed > 10**20
+
+
 def test_the_units_asked_for_are_enough_in_four_of_five() -> None:
     spread, effect, units = 0.1, 0.06, 10
     half = stats.t.isf(TAIL, units - 1) * spread / np.sqrt(units)
