@@ -10,35 +10,51 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Up to this many rows a bf16 product on a CPU is bound by reading the weight.
-FEW_ROWS = 16
-# Up to this many elements it is bound by neither: calling a bf16 product costs 25 µs there, an
-# fp32 one next to nothing, and twice the bytes are still few.
+from distill.speculative.matmul_form import (
+    FEW_ROWS,
+    FORMS,
+    WIDE_FORMS,
+    Chosen,
+    choose_forms,
+    multiply_wide,
+)
+
+# Up to this many elements a bf16 weight may have an fp32 copy: calling a bf16 product costs 25 µs,
+# an fp32 one next to nothing, and twice the bytes are still few.
 SMALL_WEIGHT = 2**18
 CACHE_LINE = 64
 
 
 class Linear(NamedTuple):
-    """A linear layer's weight [out, in] and bias, and the weight in fp32 where that is faster."""
+    """A linear layer's weight [out, in] and bias, and the form of its product for few rows.
+
+    wide: a small bf16 weight in fp32.
+    """
 
     weight: Tensor
-    bias: Tensor | None = None
-    wide: Tensor | None = None
+    bias: Tensor | None
+    wide: Tensor | None
+    forms: Chosen
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None = None) -> "Linear":
-        small = _narrow(weight) and weight.numel() <= SMALL_WEIGHT
-        return cls(weight, bias, weight.float() if small else None)
+        small = weight.dtype == torch.bfloat16 and weight.numel() <= SMALL_WEIGHT
+        wide = weight.float() if small and weight.device.type == "cpu" else None
+        return cls(weight, bias, wide, choose_forms(weight, wide))
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, S, in] -> [B, S, out]."""
-        if x.shape[0] * x.shape[1] > FEW_ROWS or not _narrow(self.weight):
+        B, S, width = x.shape
+        form = self.forms[B * S - 1] if B * S <= FEW_ROWS else "linear"
+        if form == "linear":
             return F.linear(x, self.weight, self.bias)
-        if self.wide is None:
-            result = _few_rows(x, self.weight)
+        flat = x.reshape(B * S, width)
+        if form in WIDE_FORMS:
+            assert self.wide is not None
+            result = multiply_wide(form, self.wide, flat)
         else:
-            # bf16 products are summed in fp32 too, so this rounds where they round.
-            result = F.linear(x.float(), self.wide).to(x.dtype)
+            result = FORMS[form](self.weight, flat)
+        result = result.view(B, S, -1)
         return result if self.bias is None else result + self.bias
 
     def overwritten(self, other: "Linear") -> "Linear":
@@ -46,23 +62,7 @@ class Linear(NamedTuple):
         self.weight.copy_(other.weight)
         if self.bias is not None and other.bias is not None:
             self.bias.copy_(other.bias)
-        return Linear(self.weight, self.bias, other.wide)
-
-
-def _narrow(weight: Tensor) -> bool:
-    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
-
-
-def _few_rows(x: Tensor, weight: Tensor) -> Tensor:
-    """[B, S, in] times weight [out, in] transposed -> [B, S, out].
-
-    In bf16 on a CPU `F.linear` re-orders the weight on every call; for few rows the products below
-    read it as it lies, at up to twice the speed.
-    """
-    B, S, _ = x.shape
-    if B * S == 1:
-        return torch.mv(weight, x.view(-1)).view(1, 1, -1)
-    return torch.mm(weight, x.reshape(B * S, -1).t()).t().view(B, S, -1)
+        return Linear(self.weight, self.bias, other.wide, other.forms)
 
 
 def align(*modules: nn.Module) -> None:
