@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
 
 from distill.content import deciding
 from distill.data.config import DataConfig, GenerateConfig
@@ -62,7 +62,7 @@ VERBS = {
     "certify": "proof that this pair decodes exactly, and that faults would show",
     "compare": "two evaluations side by side",
     "probe": "before training: the plan on paper, and which draft would pay here",
-    "benchmark": "this code beside others: decoding, training, loss, signals",
+    "benchmark": "this code beside others: decoding, training, loss, signals, verdict",
 }
 """What `pipeline=` takes."""
 
@@ -150,5 +150,16 @@ class Config:
 
 
 def register() -> None:
-    """Put the root schema where `conf/config.yaml` finds it as `schema`."""
+    """Put the root schema where `conf/config.yaml` finds it as `schema`, and our one resolver."""
     ConfigStore.instance().store(name="schema", node=Config)
+    OmegaConf.register_new_resolver("where_bf16_is_native", by_machine, replace=True)
+
+
+def by_machine(native: Any, other: Any) -> Any:
+    """`${where_bf16_is_native:A,B}`: A where this machine multiplies bfloat16 natively, else B.
+
+    A job that must end in some minutes is sized by it; the composed configuration records the size.
+    """
+    from distill.models.target import has_native_bfloat16  # imports torch, for such jobs only
+
+    return native if has_native_bfloat16() else other

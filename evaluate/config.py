@@ -129,7 +129,7 @@ class SignalsConfig:
         check_at_least(2, "benchmark.signals", encodings=self.encodings)
 
 
-WHAT = ("decoding", "training", "loss", "signals")
+WHAT = ("decoding", "training", "loss", "signals", "verdict")
 
 
 @dataclass
@@ -138,7 +138,8 @@ class BenchmarkConfig:
 
     what: `decoding`, this engine against transformers' `generate`, greedy, no end token;
     `training`, this trainer against TRL's GKD trainer; `loss`, each divergence of the fused loss
-    against its matrix products; `signals`, each cached signal against the exact gradient.
+    against its matrix products; `signals`, each cached signal against the exact gradient;
+    `verdict`, how often simulated evaluations of a known speedup are judged wrongly.
     """
 
     what: str = "decoding"
@@ -157,6 +158,8 @@ class BenchmarkConfig:
     trl_python: str | None = None
     """An interpreter of an environment that has TRL; null: that arm is left out."""
     signals: SignalsConfig = field(default_factory=SignalsConfig)
+    trials: int = 1000
+    """`what=verdict`: simulated evaluations of each setting."""
 
     def __post_init__(self) -> None:
         if self.what not in WHAT:
@@ -164,7 +167,7 @@ class BenchmarkConfig:
                 f"benchmark.what={self.what}: there is no such benchmark; use {', '.join(WHAT)}"
             )
         counted = ("num_draft_tokens", "batch_sizes", "max_new_tokens", "repetitions")
-        values = {name: getattr(self, name) for name in (*counted, "warmup", "steps")}
+        values = {name: getattr(self, name) for name in (*counted, "warmup", "steps", "trials")}
         check_at_least(1, "benchmark", **values)
 
 

@@ -18,6 +18,12 @@ from distill.data.corpus import held_out_prompts, load_corpus
 from distill.data.datamodule import CorpusDataModule
 from distill.errors import UserError
 from distill.evaluate.benchmark.decoding import Contest, benchmark
+from distill.evaluate.benchmark.error_rates import (
+    SETTINGS,
+    error_rates,
+    markdown,
+    with_heavy_tails,
+)
 from distill.evaluate.benchmark.loss import time_losses
 from distill.evaluate.benchmark.signals import Fidelity, codecs_for, compare_codecs
 from distill.evaluate.benchmark.training import TrainingJob, full_rows, prepare_arms, run_arms
@@ -193,6 +199,24 @@ def signals(job: Job, corpus: Corpus) -> Artifact:
         return {one.codec: {"angle": one.angle, "noise": one.noise} for one in found}
 
     return job.make("benchmark", settings, [corpus.artifact], produce)
+
+
+def verdict(job: Job) -> Artifact:
+    """How often the verdict is wrong, by simulation; no model is needed."""
+    asked = job.config.benchmark
+    settings = {"what": asked.what, "trials": asked.trials, "seed": job.config.seed}
+
+    def produce(folder: Path, stage: Run) -> Mapping[str, Any]:
+        every = (*SETTINGS, *with_heavy_tails())
+        lines = []
+        for line in error_rates(every, trials=asked.trials, seed=job.config.seed):
+            log.info("benchmark: %s, %s done", line.setting.name, line.method)
+            lines.append(line)
+        rows = [asdict(line) for line in lines]
+        _leave(folder, stage, markdown(lines), {"lines": rows, **settings})
+        return {}
+
+    return job.make("benchmark", settings, [], produce)
 
 
 def check_benchmark(job: Job) -> None:

@@ -57,6 +57,7 @@ STAGES = {
     "benchmark training": Stage(benchmark.training, ("generate",)),
     "benchmark loss": Stage(benchmark.loss),
     "benchmark signals": Stage(benchmark.signals, ("generate",)),
+    "benchmark verdict": Stage(benchmark.verdict),
 }
 
 

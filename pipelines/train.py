@@ -131,7 +131,7 @@ def _train(
     needed = signal is None or decodes or job.draft.init in MADE_FROM_TARGET
     target = job.target.load() if needed else None
     draft, description = make_draft(job, target, corpus)
-    log.info("draft:\n%s", description)
+    log.info("draft (%s):\n%s", job.draft.init, description)
     teacher = _teacher(job, draft, target, signal)
     decoding = _decoding(job, corpus, target) if decodes and target is not None else None
     on_policy = _on_policy(job, target)

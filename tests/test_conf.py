@@ -88,3 +88,11 @@ def test_slurm_launcher_asks_for_nodes_gpus_time_and_requeue():
     assert {"nodes", "gpus_per_node", "timeout_min", "max_num_timeout"} <= set(launcher)
     assert launcher.additional_parameters.requeue is True
     assert launcher.nodes == cfg.trainer.num_nodes
+
+
+@pytest.mark.parametrize(("native", "rows"), [(True, 2000), (False, 800)])
+def test_the_quickstart_is_sized_for_the_machine(monkeypatch, native, rows):
+    monkeypatch.setattr("distill.models.target.has_native_bfloat16", lambda: native)
+    cfg = check(["+experiment=quickstart"])
+    assert cfg.data.train_rows == rows
+    assert cfg.budget.tokens == 450 * rows  # two epochs

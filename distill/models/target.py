@@ -58,6 +58,13 @@ def pick_dtype(name: str, device: "torch.device | str") -> "torch.dtype":
     return torch.bfloat16 if _multiplies_bfloat16(torch.device(device)) else torch.float32
 
 
+def has_native_bfloat16() -> bool:
+    """Whether models on this machine run in bfloat16: on its GPU, or on its CPU without one."""
+    import torch
+
+    return _multiplies_bfloat16(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def _multiplies_bfloat16(device: "torch.device") -> bool:
     """Emulated bfloat16 is slower than float32, so only native support counts."""
     import torch
