@@ -1,14 +1,16 @@
 """What an evaluation found, as JSON: `evaluation.json`, beside measurements.parquet.
 
 A load is a sampling setting at a batch size. The first one configured decides: its champion's
-numbers and verdict stand at the top level too. An interval is {"value", "low", "high"} (95%);
-null stands where nothing was counted.
+numbers and verdict stand at the top level too. An interval is {"value", "low", "high", "error"},
+of 95%; the standard error is on the logarithm or logit on which the bounds were made. null stands
+where nothing was counted. more_units: independent prompts or batches that *ship* lacks.
 
 Top level:
     sampling, batch_size, draft, num_draft_tokens, confidence_threshold, alpha, alpha_low,
     alpha_high, alpha_empirical, tokens_per_pass, draft_utilisation, cost_ratio, verify_cost,
-    speedup, speedup_low, speedup_high, speedup_end_to_end, predicted_speedup, engine_efficiency,
-    verdict, reason, break_even_alpha, best_k, draft_weights_sha256, parameter_ratio
+    speedup, speedup_low, speedup_high (of decoding), speedup_end_to_end, speedup_end_to_end_low,
+    speedup_end_to_end_high, predicted_speedup, engine_efficiency, verdict, reason,
+    break_even_alpha, best_k, more_units, draft_weights_sha256, parameter_ratio
         flat numbers and texts, of the champion of the first load
     loads         [load], in the configured order
     domains       [part], by name, of the first load's champion
@@ -25,7 +27,8 @@ load:
     sampling, batch_size, every flat key from `draft` to `best_k`, and
     floors [floor], domains [part], buckets [part] (shortest first)
 part:         one domain or context-length bucket, of the load's champion
-    name, prompts (turns counted), units, alpha (interval), speedup (interval), tokens_per_pass
+    name, prompts (turns counted), units, alpha, speedup, speedup_end_to_end (intervals),
+    tokens_per_pass
 floor:        domain, floor, decision ("ship" where it holds), speedup (interval)
 line:
     sampling, batch_size, candidate, num_draft_tokens, alpha, cost_ratio, verify_cost,

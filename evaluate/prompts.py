@@ -21,6 +21,7 @@ from distill.data.sources.rows import Chat, Completion, Document, Message, Probl
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.evaluate.config import EvaluateConfig
+from distill.evaluate.independence import source_of
 from distill.evaluate.load import Load, stream
 from distill.evaluate.records import Prompt
 from distill.schema import DataConfig, TargetConfig
@@ -88,17 +89,32 @@ class Unrolled:
 
 
 def spread(conversations: Iterable[Conversation], most: int) -> list[Conversation]:
-    """The first `most`, equally many of each domain as far as its conversations reach."""
+    """The first `most`, the same number of each domain as far as its conversations reach.
+
+    Within a domain, conversations of different sources come first: windows of one file tell little
+    more than one of them does.
+    """
     domains: dict[str, list[Conversation]] = {}
     for conversation in conversations:
         domains.setdefault(conversation.domain, []).append(conversation)
     ranked = [
         (place, domain, conversation)
         for domain, found in domains.items()
-        for place, conversation in enumerate(found)
+        for place, conversation in enumerate(_sources_first(found))
     ]
     ranked.sort(key=lambda one: one[:2])
     return [conversation for _, _, conversation in ranked[:most]]
+
+
+def _sources_first(conversations: Sequence[Conversation]) -> list[Conversation]:
+    """One of each source, then the second ones of those that have two, and so on."""
+    seen: Counter[str] = Counter()
+    ranked: list[tuple[int, Conversation]] = []
+    for conversation in conversations:
+        source = source_of(conversation.id)
+        ranked.append((seen[source], conversation))
+        seen[source] += 1
+    return [conversation for _, conversation in sorted(ranked, key=lambda one: one[0])]
 
 
 def unroll(

@@ -17,7 +17,7 @@ from distill.data.batching import pack
 from distill.errors import UserError
 from distill.evaluate.candidates import Candidate, HeldOutScores, scores_of_training
 from distill.evaluate.correlation import FEWEST_CANDIDATES
-from distill.evaluate.intervals import LOG, LOGIT, Interval
+from distill.evaluate.intervals import LINEAR, LOGIT, Interval
 from distill.evaluate.statistics import (
     Sums,
     paired_difference,
@@ -249,7 +249,7 @@ def pool(rows: list[RowAgreement]) -> Agreement:
     """Means over all tokens of the rows, intervals over rows."""
 
     def mean(name: str) -> Interval:
-        return pooled_ratio(_sums(rows, name), LOG if name == "kl" else LOGIT)
+        return pooled_ratio(_sums(rows, name), LINEAR if name == "kl" else LOGIT)
 
     return Agreement(mean("alpha"), mean("kl"), mean("agreement"), rows)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 from distill.errors import UserError
 from distill.evaluate.intervals import Interval
@@ -91,7 +92,7 @@ def fastest(table: Sequence[TableRow]) -> TableRow:
     """The arm of the highest lower bound of speedup end to end; between equals of more alpha."""
     if not table:
         raise UserError("no candidate was measured: give at least one draft and one k")
-    return max(table, key=lambda row: (row.speedup_end_to_end.low, row.alpha.value))
+    return max(table, key=lambda row: (_or_lowest(row.speedup_end_to_end.low), row.alpha.value))
 
 
 def champion(
@@ -111,17 +112,21 @@ def champion(
     if best.candidate not in held_out:
         return best
     arms = by_arm(rows)
-    pace = speedups(arms[best.arm], [arms[row.arm] for row in table], end_to_end_seconds)
     pays = best.speedup_end_to_end.low > margin
     equals = [
         row
-        for row, speed in zip(table, pace, strict=True)
+        for row in table
         if row.candidate in held_out
-        and not speed.high < 1
+        and not speedups(arms[best.arm], [arms[row.arm]], end_to_end_seconds)[0].high < 1
         and (row.speedup_end_to_end.low > margin or not pays)
     ]
     named = max(equals, key=lambda row: held_out[row.candidate]).candidate
     return fastest([row for row in equals if row.candidate == named])
+
+
+def _or_lowest(bound: float) -> float:
+    """A bound that one unit could not give is below all others."""
+    return float("-inf") if isnan(bound) else bound
 
 
 def _by_name(arm: Arm) -> tuple[str, int]:
