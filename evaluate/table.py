@@ -72,7 +72,7 @@ def tabulate(rows: Sequence[Measurement]) -> list[TableRow]:
         raise UserError(
             "a table is of one sampling setting and one batch size: filter the rows first"
         )
-    arms = by_arm(rows)
+    arms = by_arm(sorted(rows, key=lambda row: row.key))  # sums of floats depend on their order
     plain = arms.pop(PLAIN_ARM, None)
     if plain is None:
         raise UserError("no plain decoding among the rows: there is nothing to be faster than")

@@ -94,14 +94,13 @@ def _explain(run: GreedyRun, index: int, plain: list[int], speculative: list[int
 
 
 def _rounding(run: GreedyRun, prefix: Tensor, logits: Tensor) -> float:
-    """How far two exact ways to the same logits [V] lie apart here: one pass, and token by token.
+    """How far two exact ways to the same logits [V] lie apart here.
 
-    prefix: [1, S]. The largest difference over the vocabulary, and one unit in the last place of
-    the largest logit at least, is measured on this very prefix, so the bound is as tight as the
-    model's own arithmetic.
+    prefix: [1, S]. A pass over one more token has the same logits before it, and rounds otherwise.
+    The largest difference over the vocabulary, and one unit in the last place of the largest logit
+    at least, is measured on this very prefix, so the bound is as tight as the model's arithmetic.
     """
-    first = run.target(prefix[:, :-1], use_cache=True)
-    last = run.target(prefix[:, -1:], past_key_values=first.past_key_values)
-    stepwise = last.logits[0, -1, : run.vocabulary_size].float()
+    longer = run.target(torch.cat((prefix, prefix[:, :1]), 1))
+    again = longer.logits[0, -2, : run.vocabulary_size].float()
     place = torch.finfo(run.target.dtype).eps * logits.abs().max()
-    return torch.maximum((stepwise - logits).abs().max(), place).item()
+    return torch.maximum((again - logits).abs().max(), place).item()

@@ -13,7 +13,7 @@ PROMPTS = [
 ]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 100])
+@pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_conversation_is_in_one_unit_whatever_the_order(size) -> None:
     found = units(PROMPTS, size, seed=3)
     assert found == units(PROMPTS[::-1], size, seed=3)
@@ -30,9 +30,19 @@ def test_domains_mix_only_in_what_fills_no_unit() -> None:
 
 
 def test_turns_are_batched_apart() -> None:
+    for unit in units(PROMPTS, 2, seed=0):
+        found = batches(unit)
+        assert [{prompt.turn for prompt in batch} for batch in found] in ([{0}], [{0}, {1}])
+        assert all(len(batch) == 2 for batch in found)
+
+
+def test_what_fills_no_batch_is_another_load_and_left_out() -> None:
+    assert units(PROMPTS, 100, seed=0) == []
+    found = units(PROMPTS, 3, seed=0)
+    assert all(len({prompt.id for prompt in unit}) == 3 for unit in found)
+    assert len(found) == len({prompt.id for prompt in PROMPTS}) // 3
     (unit,) = units(PROMPTS, 8, seed=0)
-    assert [len(batch) for batch in batches(unit)] == [8, 5]
-    assert [{prompt.turn for prompt in batch} for batch in batches(unit)] == [{0}, {1}]
+    assert [len(batch) for batch in batches(unit)] == [8]  # five second turns are no batch of eight
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_defaults_are_in_range_and_compose(group) -> None:
         (EvaluateConfig, {"num_draft_tokens": []}, "evaluate.num_draft_tokens=[]: give values"),
         (EvaluateConfig, {"batch_sizes": [2, 2]}, "each once"),
         (EvaluateConfig, {"context_edges": [512, 256]}, "edges must rise"),
-        (EvaluateConfig, {"bootstrap": 0}, "evaluate.bootstrap=0: give at least 1"),
+        (EvaluateConfig, {"num_prompts": 0}, "evaluate.num_prompts=0: give at least 1"),
         (EvaluateConfig, {"confidence_threshold": 1.5}, "a probability, 0 to 1"),
         (EvaluateConfig, {"samplings": []}, "give at least one, each once"),
         (EvaluateConfig, {"samplings": [{"temperature": 0}, {"temperature": 0}]}, "each once"),

@@ -11,7 +11,6 @@ from distill.evaluate import measure
 from distill.evaluate.conclusion import Bar, Conclusion, conclude
 from distill.evaluate.measure import Grid, measure_candidates
 from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
-from distill.evaluate.statistics import Bootstrap
 from distill.speculative.decode import decode
 from distill.speculative.sampling import Sampling
 from tests.evaluate.conftest import tiny
@@ -47,10 +46,7 @@ def evaluate_all(
         folder,
         progress or (lambda done, total, what: None),
     )
-    return [
-        conclude([row for row in rows if load.of(row)], Bar(Bootstrap(100)))
-        for load in grid.loads()
-    ]
+    return [conclude([row for row in rows if load.of(row)], Bar()) for load in grid.loads()]
 
 
 def evaluate(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> Conclusion:

@@ -8,15 +8,14 @@ import pytest
 from distill.evaluate.candidates import HeldOutScores
 from distill.evaluate.conclusion import Bar, conclude
 from distill.evaluate.correlation import correlate
+from distill.evaluate.intervals import Interval
 from distill.evaluate.load import Load
 from distill.evaluate.outcome import Considered, Evaluation, Outcome
 from distill.evaluate.report.tables import as_text, correlations_table, load_text
-from distill.evaluate.statistics import Bootstrap, Interval
 from distill.evaluate.table import tabulate
 from distill.speculative.prediction import Cost, predicted_speedup
 from distill.speculative.sampling import Sampling
 
-BOOTSTRAP = Bootstrap(100)
 LOADS = [Load(Sampling(temperature=t), 8, (), 1, 40, 0) for t in (1.0, 0.0)]
 
 
@@ -39,7 +38,7 @@ def evaluation(rows):
         Considered("d", "abc", 100, 5000, HeldOutScores(0.5, 0.6, 0.7)),
         Considered("screened", "def", 100, None, None),
     ]
-    conclusion = conclude(rows, Bar(BOOTSTRAP, 1.0, {"chat": 0.5, "code": 9.0}))
+    conclusion = conclude(rows, Bar(1.0, {"chat": 0.5, "code": 9.0}))
     return Evaluation(
         loads=[(load, conclusion) for load in LOADS],
         considered=considered,
@@ -109,7 +108,7 @@ def test_nothing_tested_is_null_not_nan(evaluation, rows) -> None:
         replace(row, tested=0, accepted=0, alpha_sum=0.0, tested_at=[0] * row.num_draft_tokens)
         for row in rows
     ]
-    loads = [(LOADS[0], conclude(bare, Bar(BOOTSTRAP)))]
+    loads = [(LOADS[0], conclude(bare, Bar()))]
     found = replace(evaluation, loads=loads).as_json()
     assert found["alpha"] is found["best_k"] is found["break_even_alpha"] is None
     assert "no drafted token was tested" in found["reason"]
@@ -119,7 +118,7 @@ def test_nothing_tested_is_null_not_nan(evaluation, rows) -> None:
 
 def test_correlations_by_hand(rows) -> None:
     # ranks of alpha 1 2 3; of KL 3 2 1; of agreement 1 3 2: Spearman 1 − 6·2/(3·8) = 0.5
-    (line, _) = tabulate(rows, BOOTSTRAP)
+    (line, _) = tabulate(rows)
     table = [
         replace(line, candidate=name, alpha=Interval(a, a, a), speedup=Interval(s, s, s))
         for name, a, s in (("x", 0.2, 1.0), ("y", 0.3, 1.2), ("z", 0.9, 1.1))
@@ -140,7 +139,7 @@ def test_correlations_by_hand(rows) -> None:
 
 
 def test_a_constant_proxy_says_nothing(rows) -> None:
-    (line, _) = tabulate(rows, BOOTSTRAP)
+    (line, _) = tabulate(rows)
     table = [replace(line, candidate=name) for name in "xyz"]
     found = correlate(table, dict.fromkeys("xyz", HeldOutScores(0.5, 0.5, 0.5)))
     assert found is not None

@@ -23,12 +23,9 @@ from distill.evaluate.screening import (
     teacher_forced,
     token_agreement,
 )
-from distill.evaluate.statistics import Bootstrap
 from distill.losses.fused import BLOCK_ROWS
 from distill.losses.head import Head
 from tests.evaluate.conftest import tiny
-
-BOOTSTRAP = Bootstrap(100)
 
 
 def rows(*lengths: tuple[int, int]) -> list[Trajectory]:
@@ -83,7 +80,7 @@ def test_agreement_is_the_definition_under_scale_and_soft_cap(temperature: float
 def test_copy_has_alpha_one_kl_zero() -> None:
     target = tiny(0)
     copy = {"copy": lambda: target}
-    found = teacher_forced(target, copy, rows((9, 3), (5, 0)), 40, bootstrap=BOOTSTRAP)
+    found = teacher_forced(target, copy, rows((9, 3), (5, 0)), 40)
     assert found["copy"].alpha.value == pytest.approx(1.0)
     assert found["copy"].kl.value == pytest.approx(0.0, abs=1e-6)
     assert [row.tokens for row in found["copy"].rows] == [6, 4]
@@ -97,9 +94,7 @@ def test_equals_the_definition_over_supervised_positions(
     monkeypatch.setattr(screening, "BATCH_TOKENS", 20)  # batches hold one or two of them
     target, draft = tiny(0, vocab_size=48), tiny(1, vocab_size=44)  # padded heads: 40 are real
     data = rows((11, 4), (9, 5), (13, 9), (6, 0), (2, 2))
-    found = teacher_forced(
-        target, {"d": lambda: draft}, data, 40, temperature=temperature, bootstrap=BOOTSTRAP
-    )["d"]
+    found = teacher_forced(target, {"d": lambda: draft}, data, 40, temperature=temperature)["d"]
     expected = [row_by_definition(target, draft, row, temperature) for row in data[:-1]]
     assert [row.id for row in found.rows] == ["r0", "r1", "r2", "r3"]  # in the order given
     assert [row.tokens for row in found.rows] == [len(one[0]) for one in expected] == [7, 4, 4, 5]
@@ -140,9 +135,7 @@ def test_logits_exist_for_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(screening, "CHUNK", 64)
     target, draft = tiny(0, vocab_size=397), tiny(1, vocab_size=397)
     with Widest(397) as widest:
-        teacher_forced(
-            target, {"d": lambda: draft}, rows(*[(100, 0)] * 4), 397, bootstrap=BOOTSTRAP
-        )
+        teacher_forced(target, {"d": lambda: draft}, rows(*[(100, 0)] * 4), 397)
     assert widest.rows <= 5 * BLOCK_ROWS < 4 * 99  # the kernel's five buffers for one block
 
 
@@ -153,22 +146,22 @@ def test_a_draft_reads_rows_of_like_length_together(monkeypatch: pytest.MonkeyPa
         lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     data = rows((9, 0), (5, 0), (9, 1), (4, 0))
-    teacher_forced(tiny(0), {"d": lambda: draft}, data, 40, bootstrap=BOOTSTRAP)
+    teacher_forced(tiny(0), {"d": lambda: draft}, data, 40)
     assert [shape for shape in shapes if shape != (1, 3)] == [(2, 4), (2, 8)]  # but for check_head
 
 
 def test_a_row_beyond_a_drafts_context_is_one_clear_line() -> None:
     short = {"short": lambda: tiny(1, max_position_embeddings=8)}
-    teacher_forced(tiny(0), short, rows((9, 3)), 40, bootstrap=BOOTSTRAP)  # the last is not read
+    teacher_forced(tiny(0), short, rows((9, 3)), 40)  # the last is not read
     with pytest.raises(UserError, match=r"row of 9 tokens .* candidate \(8\): lower data.max_l"):
-        teacher_forced(tiny(0), short, rows((5, 3), (10, 3)), 40, bootstrap=BOOTSTRAP)
+        teacher_forced(tiny(0), short, rows((5, 3), (10, 3)), 40)
 
 
 def test_a_draft_whose_head_is_not_known_is_refused() -> None:
     draft = tiny(1)
     draft.lm_head.register_forward_hook(lambda *args: 2 * args[2])
     with pytest.raises(UserError, match=r"teach distill\.teacher\.head"):
-        teacher_forced(tiny(0), {"d": lambda: draft}, rows((9, 3)), 40, bootstrap=BOOTSTRAP)
+        teacher_forced(tiny(0), {"d": lambda: draft}, rows((9, 3)), 40)
 
 
 def test_one_candidate_at_a_time_and_one_target_pass_a_row() -> None:
@@ -185,7 +178,7 @@ def test_one_candidate_at_a_time_and_one_target_pass_a_row() -> None:
     target.register_forward_hook(lambda *_: passes.append(1))
     target.base_model.register_forward_hook(lambda *_: passes.append(1))
     proof = 3  # check_head: the whole model, its inner model in it, and that alone
-    found = teacher_forced(target, drafts, data, 40, bootstrap=BOOTSTRAP)
+    found = teacher_forced(target, drafts, data, 40)
     assert len(passes) - proof == 2
     assert found.keys() == drafts.keys()
 
@@ -195,10 +188,10 @@ def test_gaps_to_the_best_are_paired_by_hand() -> None:
 
     def agreement(*alphas: float) -> Agreement:
         sums = [RowAgreement(str(n), 10, 10 * a, 0.0, 0.0) for n, a in enumerate(alphas)]
-        return pool(sums, BOOTSTRAP)
+        return pool(sums)
 
     found = {"worse": agreement(0.5, 0.3), "best": agreement(0.6, 0.4)}
-    gaps = behind_the_best(found, BOOTSTRAP)
+    gaps = behind_the_best(found)
     assert astuple(gaps["worse"]) == pytest.approx((0.1, 0.1, 0.1))
     assert astuple(gaps["best"]) == (0.0, 0.0, 0.0)
     assert found["worse"].alpha.high - found["worse"].alpha.low == pytest.approx(0.2)
@@ -206,7 +199,7 @@ def test_gaps_to_the_best_are_paired_by_hand() -> None:
 
 def test_no_supervised_token_is_one_clear_line() -> None:
     with pytest.raises(UserError, match="token to predict"):
-        teacher_forced(tiny(0), {}, rows((4, 4)), 40, bootstrap=BOOTSTRAP)
+        teacher_forced(tiny(0), {}, rows((4, 4)), 40)
 
 
 def test_choose_takes_the_best_and_always_the_last() -> None:

@@ -103,7 +103,6 @@ def distill(monkeypatch: pytest.MonkeyPatch, target: Path, tmp_path: Path) -> Ca
         "evaluate.num_draft_tokens=[1,2]",
         "evaluate.num_prompts=3",
         "evaluate.max_new_tokens=8",
-        "evaluate.bootstrap=50",
     ]
 
     def run(*arguments: str) -> None:

@@ -12,7 +12,6 @@ from distill.evaluate.load import Load
 from distill.evaluate.outcome import Considered, Evaluation
 from distill.evaluate.records import Measurement
 from distill.evaluate.report.facts import Command, Curve, Facts, Training
-from distill.evaluate.statistics import Bootstrap
 from distill.speculative.sampling import Sampling
 
 DRAFT = "tokens-000005000"
@@ -36,7 +35,7 @@ def facts(simulated: Callable[..., list[Measurement]]) -> Callable[..., Facts]:
             size: [replace(row, batch_size=size) for row in rows.values()] for size in batch_sizes
         }
         loads = [
-            (Load(Sampling(), 8, (), size, 40, 0), conclude(mine, Bar(Bootstrap(100), margin, {})))
+            (Load(Sampling(), 8, (), size, 40, 0), conclude(mine, Bar(margin, {})))
             for size, mine in sized.items()
         ]
         evaluation = Evaluation(
