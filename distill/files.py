@@ -33,20 +33,26 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path) -> Iterator[Path]:
     """Yield a new temporary folder beside `path`; when the block ends well, it replaces `path`.
 
-    A folder that is already at `path` stays until the new one is on disk. When the block raises,
+    Its files get the modes that the umask allows. A folder that is already at `path` is moved
+    aside last and removed after that, so a whole one is there throughout. When the block raises,
     nothing is left and `path` is as it was.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    previous = path.with_name(f".{path.name}.{os.getpid()}.previous")
+    for stale in (partial, previous):
+        shutil.rmtree(stale, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         yield partial
+        _open_to_others(partial)
         flush_tree(partial)
-        discard(path)
+        if path.exists():
+            path.replace(previous)
         partial.replace(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     flush(path.parent)
+    shutil.rmtree(previous, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -89,3 +95,12 @@ def flush_tree(folder: Path) -> None:
         if path.is_file() or path.is_dir():
             flush(path)
     flush(folder)
+
+
+def _open_to_others(folder: Path) -> None:
+    """Give files the modes that the umask allows: safetensors writes 0600, no server's to read."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(0o666 & ~umask)

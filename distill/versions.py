@@ -1,11 +1,17 @@
-"""What a result was made with: package versions and the kind of hardware. Imports nothing heavy."""
+"""What a result was made with: package versions, hardware, and the commit of this code.
+
+Nothing heavy is imported.
+"""
 
 import os
 import platform
+import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+PACKAGE = Path(__file__).resolve().parent
 PACKAGES = (
     "torch",
     "transformers",
@@ -18,6 +24,15 @@ PACKAGES = (
     "mlflow",
     "distill-draft",
 )
+
+
+@dataclass(frozen=True)
+class GitState:
+    """The commit of the code that ran."""
+
+    commit: str
+    dirty: bool
+    """Tracked files differ from the commit, or new ones lie beside them."""
 
 
 def versions() -> dict[str, str]:
@@ -43,6 +58,18 @@ def hardware() -> dict[str, str | int | list[str]]:
         "memory_gib": _memory_gib(),
         "gpus": _gpu_names(),
     }
+
+
+def git_state(folder: Path = PACKAGE) -> GitState | None:
+    """The commit that holds `folder`, or None where there is none.
+
+    None also when the folder merely lies inside some repository that does not track it, as an
+    installed package in a virtual environment does: that commit would say nothing about this code.
+    """
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None or not _git(folder, "ls-files", "--", "."):
+        return None
+    return GitState(commit, dirty=bool(_git(folder, "status", "--porcelain", "--", ":/")))
 
 
 def _cpu_name() -> str:
@@ -72,3 +99,13 @@ def _gpu_names() -> list[str]:
     if torch is None or not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:  # git is not installed
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

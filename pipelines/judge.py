@@ -17,9 +17,9 @@ from distill.evaluate.report.tables import as_text, correlations_table, load_tex
 from distill.files import read_json, write_json, write_text
 from distill.pipelines.job import Job
 from distill.pipelines.measure import Measured
-from distill.tracking.git import git_state
 from distill.tracking.registry import COMMIT_TAG
 from distill.tracking.runs import Run
+from distill.versions import git_state
 
 TABLE = "table.txt"
 LINEAGE = ("verdict", "alpha", "alpha_low", "alpha_high", "speedup", "speedup_low", "speedup_high")

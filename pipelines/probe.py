@@ -21,8 +21,7 @@ from distill.evaluate.report.tables import as_text, bills_table, prospects_table
 from distill.files import write_json, write_text
 from distill.losses.fused import chunk_tokens
 from distill.models.draft import initialise_draft
-from distill.models.memory import plan_memory
-from distill.models.plan import DraftPlan, plan_draft, plan_from_folder
+from distill.models.plan import DraftPlan, plan_draft, plan_from_folder, plan_memory
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.job import Job
 from distill.schema import DraftConfig

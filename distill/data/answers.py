@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 from transformers import PreTrainedModel
 
+from distill.data.config import GenerateConfig
 from distill.data.corpus import DATASET, FEATURES, save_corpus, unanswered
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.files import whole_file
 from distill.progress import Progress
-from distill.schema import GenerateConfig
 from distill.shards import numbered, share
 from distill.speculative.decode import decode
 from distill.speculative.sampling import Sampling

@@ -13,13 +13,14 @@ import pyarrow.compute as compute
 from transformers import PreTrainedTokenizerBase
 
 from distill.data.chat import with_system
+from distill.data.config import DataConfig
 from distill.data.encode import Encoder, Example
 from distill.data.sources.rows import Chat, Problem, Row, Source
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.files import read_json, whole_folder, write_json
+from distill.models.config import TargetConfig
 from distill.progress import Progress
-from distill.schema import DataConfig, TargetConfig
 
 SPLITS = ("train", "validation", "evaluation")
 FEATURES = datasets.Features(

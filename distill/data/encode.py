@@ -9,10 +9,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from distill.data import chat
+from distill.data.config import DataConfig
 from distill.data.sources.rows import Chat, Completion, Document, Row
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
-from distill.schema import DataConfig, TargetConfig
+from distill.models.config import TargetConfig
 
 MIN_WINDOW = 16
 """Tokens: what is left of a document below this is not worth a row."""

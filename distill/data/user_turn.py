@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from distill.data import chat
 from distill.errors import UserError
-from distill.schema import TargetConfig
+from distill.models.config import TargetConfig
 
 PLACE = "PLACEOFTHEUSERSWORDS"
 """Stands for a user's words while the template is rendered."""

@@ -1,7 +1,6 @@
 """The draft: made from a plan, saved whole, loaded only if it is what its config says."""
 
 import copy
-import json
 from pathlib import Path
 
 import torch
@@ -11,10 +10,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from distill.errors import UserError
+from distill.files import whole_folder, write_json
 from distill.models.folder import (
-    commit_folder,
     copy_tokenizer,
-    read_json,
+    model_json,
     safetensors_files,
     tensor_shapes,
 )
@@ -144,13 +143,12 @@ def save_draft(
     config = copy.deepcopy(model.config)
     config.dtype = dtype
     config.architectures = [type(model).__name__]
-    with commit_folder(folder) as partial:
+    with whole_folder(folder) as partial:
         config.save_pretrained(partial)
         save_file(_own_tensors(model, dtype), partial / "model.safetensors", {"format": "pt"})
         copy_tokenizer(target_folder, partial)
         generation = _generation_config(target_folder)
-        text = json.dumps(generation, indent=2, sort_keys=True) + "\n"
-        (partial / "generation_config.json").write_text(text, encoding="utf-8")
+        write_json(partial / "generation_config.json", dict(sorted(generation.items())))
 
 
 def _own_tensors(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -167,7 +165,7 @@ def _own_tensors(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def _generation_config(target_folder: Path) -> dict:
     """Return the target's, with its EOS as a list: the draft stops as the target does."""
-    generation = read_json(target_folder, "generation_config.json")
+    generation = model_json(target_folder, "generation_config.json")
     # transformers would rebuild a file with this mark from config.json, without the list.
     generation.pop("_from_model_config", None)
     return generation | {"eos_token_id": list(eos_token_ids(target_folder))}

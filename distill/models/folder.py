@@ -1,14 +1,8 @@
-"""A Hugging Face model folder on disk: what is in it, and writing one whole or not at all.
-
-No torch here: these run before any model loads.
-"""
+"""What is in a Hugging Face model folder on disk. No torch: asked before any model loads."""
 
 import json
-import os
 import shutil
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +23,12 @@ TOKENIZER_FILES = (
 )
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """Return the file's object, or {} where there is no such file. UserError if it isn't JSON."""
+def model_json(folder: Path, name: str) -> dict[str, Any]:
+    """Return the object in the folder's file `name`, or {} where there is no such file.
+
+    Raises:
+        UserError: the file is not JSON.
+    """
     path = folder / name
     if not path.exists():
         return {}
@@ -42,7 +40,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
 
 def text_setting(folder: Path, *names: str) -> Any:
     """Return the first of `names` that config.json sets, a composite model's text part first."""
-    config = read_json(folder, "config.json")
+    config = model_json(folder, "config.json")
     for part in (config.get("text_config") or {}, config):
         for name in names:
             if part.get(name) is not None:
@@ -51,6 +49,7 @@ def text_setting(folder: Path, *names: str) -> Any:
 
 
 def safetensors_files(folder: Path) -> list[Path]:
+    """The files of the weights, in the order of their names."""
     return sorted(folder.glob("*.safetensors"))
 
 
@@ -58,6 +57,9 @@ def tensor_shapes(folder: Path) -> dict[str, list[int]]:
     """Name -> shape of every stored tensor, from the files' headers alone.
 
     Format: 8 bytes little-endian header length, then the JSON header (safetensors README).
+
+    Raises:
+        UserError: a file is cut short.
     """
     shapes: dict[str, list[int]] = {}
     for path in safetensors_files(folder):
@@ -80,7 +82,7 @@ def chat_template(folder: Path) -> str | None:
     if file.exists():
         return file.read_text(encoding="utf-8")
     for name in ("chat_template.json", "tokenizer_config.json"):
-        template = read_json(folder, name).get("chat_template")
+        template = model_json(folder, name).get("chat_template")
         if isinstance(template, list):
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         if template is not None:
@@ -97,35 +99,3 @@ def copy_tokenizer(source: Path, destination: Path) -> None:
         shutil.copytree(
             source / "additional_chat_templates", destination / "additional_chat_templates"
         )
-
-
-@contextmanager
-def commit_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty partial folder; rename it to `folder` when the block ends, drop it on error.
-
-    A kill leaves only a hidden `.NAME.PID.partial`, which nothing reads. An existing `folder` is
-    moved aside first and removed last, so a whole one exists under one of the two names throughout.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-        _share(partial)
-        previous = folder.with_name(f".{folder.name}.{os.getpid()}.previous")
-        if folder.exists():
-            folder.rename(previous)
-        partial.rename(folder)
-        shutil.rmtree(previous, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _share(folder: Path) -> None:
-    """Give files the modes that the umask allows: safetensors writes 0600, no server's to read."""
-    umask = os.umask(0)
-    os.umask(umask)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            path.chmod(0o666 & ~umask)

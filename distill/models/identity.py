@@ -3,14 +3,14 @@
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distill.models.folder import chat_template, read_json, safetensors_files, tensor_shapes
-from distill.schema import ModelConfig
+from distill.files import write_json
+from distill.models.config import ModelConfig
+from distill.models.folder import chat_template, model_json, safetensors_files, tensor_shapes
 
 INCIDENTAL = ("transformers_version", "_name_or_path", "torch_dtype", "dtype")
 """Keys of config.json: who wrote it, from where, and in which dtype, which the weights tell."""
@@ -53,7 +53,7 @@ def weights_sha256(folder: Path, cache: Path | None = None) -> str:
     stamp = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     note = None if cache is None else cache.expanduser() / "hashes" / f"{place}.json"
-    known = {} if note is None else read_json(note.parent, note.name)
+    known = {} if note is None else model_json(note.parent, note.name)
     if known.get("files") == stamp:
         return known["sha256"]
     digest = hashlib.sha256()
@@ -62,13 +62,14 @@ def weights_sha256(folder: Path, cache: Path | None = None) -> str:
             while block := opened.read(1 << 22):
                 digest.update(block)
     if note is not None:
-        _write(note, {"files": stamp, "sha256": digest.hexdigest()})
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_json(note, {"files": stamp, "sha256": digest.hexdigest()})
     return digest.hexdigest()
 
 
 def config_sha256(folder: Path) -> str:
     """Hash config.json as far as it decides what the weights compute: rope_theta, tied heads."""
-    text = json.dumps(_computing(read_json(folder, "config.json")), sort_keys=True)
+    text = json.dumps(_computing(model_json(folder, "config.json")), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -83,10 +84,3 @@ def _computing(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     return {key: _computing(value) for key, value in config.items() if key not in INCIDENTAL}
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(value), encoding="utf-8")
-    partial.replace(path)

@@ -1,4 +1,6 @@
-"""The draft's architecture: the target's family, scaled to a share of its parameters.
+"""A draft on paper: its architecture, and the memory that its training takes.
+
+The architecture is the target's family, scaled to a share of its parameters.
 
 Rule, for what the config leaves open (`distill.models.sizes` has the rest):
 
@@ -8,6 +10,10 @@ Rule, for what the config leaves open (`distill.models.sizes` has the rest):
 - layers: what the budget still holds, at most eight unless the width is the target's own.
 
 Parameters are counted, not estimated, on torch's meta device.
+
+Memory: bf16 target; fp32 draft weights, gradients and two AdamW moments; bf16 activations kept for
+the backward, about 16 values of the hidden width and 3 of the intermediate one per token and layer;
+three chunk buffers of logits in fp32 (the loss never holds more).
 """
 
 import itertools
@@ -18,14 +24,20 @@ from typing import TYPE_CHECKING
 
 from distill.errors import UserError
 from distill.models.config import SIZES, DraftConfig
-from distill.models.prunable import check_cut, check_family
-from distill.models.sizes import intermediate_size, scaled_config, widths
+from distill.models.sizes import (
+    check_cut,
+    check_family,
+    intermediate_size,
+    scaled_config,
+    widths,
+)
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
 
 _FEW_LAYERS, _MANY_LAYERS = 4, 8
+TARGET_BYTES, DRAFT_BYTES, ACTIVATION_BYTES, LOGIT_BYTES = 2, 16, 2, 4
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -45,6 +57,7 @@ class DraftPlan:
 
     @property
     def ratio(self) -> float:
+        """The draft's share of the target's parameters."""
         return self.parameters / self.target_parameters
 
     def table(self) -> str:
@@ -66,11 +79,39 @@ class DraftPlan:
         return "\n".join(f"{name:<24}{value}" for name, value in rows.items())
 
 
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes on one device."""
+
+    target: int
+    draft_and_optimizer: int
+    activations: int
+    loss_buffers: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.target + self.draft_and_optimizer + self.activations + self.loss_buffers
+
+    def table(self) -> str:
+        """Lines of `name value`, in GiB."""
+        rows = {
+            "target weights": self.target,
+            "draft, gradients, AdamW": self.draft_and_optimizer,
+            "activations": self.activations,
+            "loss buffers": self.loss_buffers,
+            "in all, per device": self.total,
+        }
+        return "\n".join(f"{name:<24}{value / 2**30:.2f} GiB" for name, value in rows.items())
+
+
 def plan_draft(target_folder: Path, draft: DraftConfig, *, bytes_per_weight: int = 2) -> DraftPlan:
     """Plan from the target's config alone; no weights are read. 2 bytes: served in bfloat16.
 
-    UserError: sizes that cannot be built, a ratio too small for the vocabulary, a draft not smaller
-    than the target, a mixture-of-experts target, a pruned draft that is no part of its target.
+    Raises:
+        UserError: sizes that cannot be built, a ratio too small for the vocabulary, a draft not
+            smaller than the target, a mixture-of-experts target, a pruned draft that is no part of
+            its target.
     """
     target = _text_config(target_folder)
     _check_request(target, draft)
@@ -116,6 +157,25 @@ def plan_from_folder(
         _count(_text_config(target_folder)),
         read * bytes_per_weight,
         head_share=head / read,
+    )
+
+
+def plan_memory(
+    plan: DraftPlan,
+    *,
+    tokens_per_batch: int,
+    chunk_size: int,
+    target_shards: int,
+    draft_shards: int,
+) -> MemoryPlan:
+    """Memory on each device; the weights of a model may be spread over several (`shards`)."""
+    config = plan.config
+    per_token = config.num_hidden_layers * (16 * config.hidden_size + 3 * intermediate_size(config))
+    return MemoryPlan(
+        target=plan.target_parameters * TARGET_BYTES // target_shards,
+        draft_and_optimizer=plan.parameters * DRAFT_BYTES // draft_shards,
+        activations=tokens_per_batch * per_token * ACTIVATION_BYTES,
+        loss_buffers=3 * min(chunk_size, tokens_per_batch) * config.vocab_size * LOGIT_BYTES,
     )
 
 

@@ -50,7 +50,7 @@ class Basis:
 def prune(draft: PreTrainedModel, calibration: Calibration) -> None:
     """Fill `draft` (float32, on the CPU) from the calibration's target, on the target's device.
 
-    The draft's sizes are a part of the target's (`distill.models.prunable.check_cut`). With all of
+    The draft's sizes are a part of the target's (`distill.models.sizes.check_cut`). With all of
     them it computes the target's function, and a part that contributed nothing leaves no trace
     when cut; but for a tied matrix whose final norm has unequal gains: no rotation makes it both
     embedding and head, and the last writer is fitted to make up for it.

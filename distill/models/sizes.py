@@ -1,16 +1,17 @@
-"""One set of sizes for a draft of the target's family, and the config that has them.
+"""The sizes of a draft: those that suit its target, the config that has them, and what can be cut.
 
 - heads: the divisor of hidden that brings heads x head_dim nearest to hidden; head_dim stays the
   target's where the family lets it differ from hidden/heads (kernels exist for it).
-- key-value heads: the divisor of heads nearest to the target's ratio; a pruned draft keeps the
-  ratio itself (`distill.models.prunable`).
+- key-value heads: the divisor of heads nearest to the target's ratio. A pruned draft's attention
+  keeps whole groups, a key-value head and all its query heads: so their ratio and the width of a
+  head stay the target's.
 - intermediate: the target's ratio to hidden. vocab_size: the target's, padding included, since
   servers ask for equal heads. Embeddings are tied as the target's are.
 - pruned: heads and intermediate twice as wide as that, up to the target's own. What is cut from the
   stream can be projected, heads and channels are lost: at equal parameters four such layers reach
   the alpha of eight slim ones, and a draft step costs less.
 
-Explicit sizes of the config override each.
+Explicit sizes of the config override each. No torch: asked before models load.
 """
 
 import copy
@@ -18,12 +19,15 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
-from distill.models.prunable import group_size, head_width
-from distill.schema import DraftConfig
+from distill.models.config import DraftConfig
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+"""Pre-norm decoders with RMSNorm and gated MLPs: `distill.models.prune` knows each part."""
+_REMEDY = "set draft.init=svd, or draft.init=pretrained and draft.model"
+_CUT_SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_key_value_heads")
 _INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim")
 _PRUNED_BREADTH = 2
 
@@ -128,3 +132,59 @@ def _with(target: "PretrainedConfig", changes: dict[str, Any]) -> "PretrainedCon
     for name, value in changes.items():
         setattr(config, name, value)
     return config
+
+
+def group_size(target: "PretrainedConfig") -> int:
+    """Query heads of one key-value head."""
+    return target.num_attention_heads // target.num_key_value_heads
+
+
+def head_width(config: "PretrainedConfig") -> int:
+    """Dimensions of one head."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def check_family(target: "PretrainedConfig") -> None:
+    """Refuse a target that has parts no rule is written for.
+
+    Raises:
+        UserError: another family, or layers that attend differently (a cut would mix them up).
+    """
+    if target.model_type not in FAMILIES:
+        raise UserError(
+            f"no draft can be pruned from {target.model_type}, only from {', '.join(FAMILIES)}: "
+            f"{_REMEDY}."
+        )
+    if len(set(getattr(target, "layer_types", None) or ())) > 1:
+        raise UserError(f"the target's layers attend in different ways, so none is cut: {_REMEDY}.")
+
+
+def check_cut(target: "PretrainedConfig", draft: "PretrainedConfig") -> None:
+    """Refuse a draft that is no part of the target.
+
+    Raises:
+        UserError: a size above the target's, a divided group, another head width, a tied head where
+            the target's is its own matrix.
+    """
+    for name in _CUT_SIZES:
+        size, most = getattr(draft, name), getattr(target, name)
+        if size > most:
+            raise UserError(
+                f"a pruned draft is a part of its target: draft.{name} is at most {most}."
+            )
+    group, width = group_size(target), head_width(target)
+    if draft.num_attention_heads != group * draft.num_key_value_heads:
+        raise UserError(
+            f"heads are pruned in groups of {group}: draft.num_attention_heads is {group} times "
+            "draft.num_key_value_heads; change one, or leave it null."
+        )
+    if head_width(draft) != width:
+        raise UserError(
+            f"{draft.model_type} heads are hidden_size / heads wide, the target's {width}: "
+            f"make draft.hidden_size a multiple of {width * group}, draft.num_attention_heads null."
+        )
+    if draft.tie_word_embeddings and not target.tie_word_embeddings:
+        raise UserError(
+            "the target's head is not its embedding, so a pruned draft's isn't either: "
+            "leave draft.tie_word_embeddings null."
+        )

@@ -11,9 +11,11 @@ from pathlib import Path
 from filelock import FileLock
 
 from distill.errors import UserError
+from distill.files import whole_folder
 from distill.models import embedded
-from distill.models.folder import commit_folder, safetensors_files
-from distill.schema import ModelConfig
+from distill.models.config import ModelConfig
+from distill.models.folder import safetensors_files
+from distill.models.gguf import convert_once, gguf_folder
 
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "spiece.model"]
 # Second copies of the weights in formats that transformers does not read.
@@ -23,7 +25,9 @@ _HUB_IGNORED = ["original/*", "consolidated*", "onnx/*", "openvino/*"]
 def resolve_model(model: ModelConfig, cache: Path, *, weights: bool = True) -> Path:
     """Return the local folder of `model`, fetching or converting it first where needed.
 
-    UserError: unknown source, nothing at that place, or a fetch that failed; nothing was loaded.
+    Raises:
+        UserError: unknown source, nothing at that place, or a fetch that failed; nothing was
+            loaded.
     """
     cache = cache.expanduser()
     match model.source:
@@ -32,7 +36,7 @@ def resolve_model(model: ModelConfig, cache: Path, *, weights: bool = True) -> P
         case "folder":
             return _from_folder(model.id)
         case "gguf":
-            return _from_gguf(Path(model.id).expanduser(), cache)
+            return gguf_folder(Path(model.id).expanduser(), cache)
         case "mlflow":
             return _from_mlflow(model.id, cache)
         case "embedded":
@@ -46,7 +50,11 @@ def resolve_model(model: ModelConfig, cache: Path, *, weights: bool = True) -> P
 
 
 def check_model_folder(folder: Path, role: str) -> None:
-    """Refuse a folder that cannot be loaded, before torch is imported. `role`: target or draft."""
+    """Refuse a folder that cannot be loaded, before torch is imported. `role`: target or draft.
+
+    Raises:
+        UserError: no configuration, no weights in safetensors, or no tokenizer.
+    """
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{role}: {folder} has no config.json: name a Hugging Face model folder "
@@ -112,31 +120,6 @@ def _from_hub(model: ModelConfig, weights: bool) -> Path:
     return Path(folder)
 
 
-def _from_gguf(file: Path, cache: Path) -> Path:
-    if not file.is_file():
-        raise UserError(f"GGUF file {file} does not exist: check the path.")
-    with file.open("rb") as opened:
-        magic = opened.read(4)
-    if magic != b"GGUF":
-        raise UserError(f"{file} is not a GGUF file: give one, or set source=folder for a folder.")
-    status = file.stat()
-    key = f"{file.resolve()} {status.st_size} {status.st_mtime_ns}"
-    return convert_once(file, f"gguf-{hashlib.sha256(key.encode()).hexdigest()[:12]}", cache)
-
-
-def convert_once(file: Path, name: str, cache: Path) -> Path:
-    """Convert a GGUF file to `cache/NAME-cN` unless that is there; N: the conversion's version."""
-    from distill.models import convert  # imports torch only when it converts
-
-    folder = cache / f"{name}-c{convert.CONVERSION}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / f"{folder.name}.lock"):
-        if not folder.is_dir():
-            with commit_folder(folder) as partial:
-                convert.convert_gguf(file, partial)
-    return folder
-
-
 def _from_mlflow(uri: str, cache: Path) -> Path:
     if not uri.startswith(("models:/", "runs:/")):
         raise UserError(
@@ -154,7 +137,7 @@ def _from_mlflow(uri: str, cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f"{folder.name}.lock"):
             if not folder.is_dir():
-                with commit_folder(folder) as partial:
+                with whole_folder(folder) as partial:
                     mlflow.artifacts.download_artifacts(artifact_uri=fixed, dst_path=str(partial))
     except (MlflowException, OSError) as error:
         raise UserError(

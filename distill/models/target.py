@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
-from distill.models.folder import read_json, text_setting
+from distill.models.folder import model_json, text_setting
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,9 @@ def load_target(
     """Load in eval mode with no parameter requiring a gradient.
 
     `device_map` ("auto": one copy over all visible GPUs) takes the place of `device`.
-    UserError: weights that do not fit the config.
+
+    Raises:
+        UserError: weights that do not fit the config.
     """
     placement = {} if device_map is None else {"device_map": device_map}
     model = load_model(folder, dtype=dtype, trust_remote_code=trust_remote_code, **placement)
@@ -33,7 +35,11 @@ def load_target(
 
 
 def load_model(folder: Path, **options: Any) -> "PreTrainedModel":
-    """Load a causal language model; refuse missing weights, which HF would draw at random."""
+    """Load a causal language model.
+
+    Raises:
+        UserError: weights are missing, which Hugging Face would draw at random.
+    """
     from transformers import AutoModelForCausalLM
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
@@ -47,7 +53,11 @@ def load_model(folder: Path, **options: Any) -> "PreTrainedModel":
 
 
 def pick_dtype(name: str, device: "torch.device | str") -> "torch.dtype":
-    """Return the dtype called `name`; `auto` is bfloat16 where `device` multiplies it natively."""
+    """Return the dtype called `name`; `auto` is bfloat16 where `device` multiplies it natively.
+
+    Raises:
+        UserError: an unknown name.
+    """
     import torch
 
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -79,11 +89,17 @@ def _multiplies_bfloat16(device: "torch.device") -> bool:
 
 
 def eos_token_ids(folder: Path) -> tuple[int, ...]:
-    """Ids that end the text: generation_config's list, else config's, else the tokenizer's one."""
-    stated = read_json(folder, "generation_config.json").get("eos_token_id")
-    if stated is None:
+    """Ids that end the text: generation_config's list, else config's, else the tokenizer's one.
+
+    An empty list says nothing, as none does.
+
+    Raises:
+        UserError: none of them names an end.
+    """
+    stated = model_json(folder, "generation_config.json").get("eos_token_id")
+    if stated in (None, []):
         stated = text_setting(folder, "eos_token_id")
-    if stated is None:
+    if stated in (None, []):
         stated = _tokenizer_eos(folder)
     if stated is None:
         raise UserError(
@@ -93,7 +109,7 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
 
 
 def _tokenizer_eos(folder: Path) -> int | None:
-    token = read_json(folder, "tokenizer_config.json").get("eos_token")
+    token = model_json(folder, "tokenizer_config.json").get("eos_token")
     string = token.get("content") if isinstance(token, dict) else token
     if string is None or not (folder / "tokenizer.json").exists():
         return None
@@ -103,7 +119,11 @@ def _tokenizer_eos(folder: Path) -> int | None:
 
 
 def context_length(folder: Path) -> int:
-    """Return the longest sequence in tokens that the model's positions cover."""
+    """Return the longest sequence in tokens that the model's positions cover.
+
+    Raises:
+        UserError: config.json does not say.
+    """
     length = text_setting(folder, "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
     if length is None:
         raise UserError(f"{folder}/config.json states no context: add max_position_embeddings.")

@@ -1,6 +1,5 @@
 """A champion becomes the folder that servers read: written whole, checked, then put in place."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 
 from distill.errors import UserError
+from distill.files import whole_folder, write_text
 from distill.serving import model_card, transformers
 from distill.serving.config import ExportConfig
 
@@ -43,41 +43,33 @@ def export_draft(
     torch_dtype = export_dtype(dtype)
     if destination.exists() and not (destination / "config.json").is_file():
         raise UserError(f"{destination} exists and is no exported draft: choose another folder.")
-    partial = destination.with_name(f"{destination.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    transformers.write(
-        champion_folder,
-        partial,
-        target=target_folder,
-        num_draft_tokens=int(numbers["num_draft_tokens"]),
-        confidence_threshold=numbers.get("confidence_threshold", 0.0),
-        dtype=torch_dtype,
-    )
-    card = model_card.render(
-        name=destination.name,
-        target_id=target_id,
-        dtype=dtype,
-        numbers=numbers,
-        measurement=measurement,
-        lineage=lineage,
-    )
-    (partial / "README.md").write_text(card, encoding="utf-8")
-    transformers.check(partial, champion_folder, target_folder, dtype=torch_dtype)
-    _put_in_place(partial, destination)
+    with whole_folder(destination) as partial:
+        transformers.write(
+            champion_folder,
+            partial,
+            target=target_folder,
+            num_draft_tokens=int(numbers["num_draft_tokens"]),
+            confidence_threshold=numbers.get("confidence_threshold", 0.0),
+            dtype=torch_dtype,
+        )
+        card = model_card.render(
+            name=destination.name,
+            target_id=target_id,
+            dtype=dtype,
+            numbers=numbers,
+            measurement=measurement,
+            lineage=lineage,
+        )
+        write_text(partial / "README.md", card)
+        transformers.check(partial, champion_folder, target_folder, dtype=torch_dtype)
     return destination
 
 
 def export_dtype(name: str) -> torch.dtype:
-    """The type of the exported weights. Raises UserError for one that servers do not load."""
+    """The type of the exported weights.
+
+    Raises:
+        UserError: servers do not load it.
+    """
     ExportConfig(name)
     return getattr(torch, name)
-
-
-def _put_in_place(partial: Path, destination: Path) -> None:
-    """Rename; an earlier export steps aside first and is deleted last."""
-    old = destination.with_name(f"{destination.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if destination.exists():
-        destination.rename(old)
-    partial.rename(destination)
-    shutil.rmtree(old, ignore_errors=True)

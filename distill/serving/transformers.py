@@ -1,7 +1,6 @@
 """Hugging Face transformers: the folder every other engine starts from, and assisted generation."""
 
 import importlib.metadata
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from distill.errors import UserError
+from distill.files import read_json, write_json
 from distill.models.draft import load_draft, save_draft
 from distill.models.folder import TOKENIZER_FILES
 from distill.models.target import eos_token_ids, load_target
@@ -44,9 +44,8 @@ def write(
     draft = load_draft(champion, dtype=torch.float32, device="cpu")
     save_draft(draft, destination, target, dtype=dtype)
     path = destination / "generation_config.json"
-    generation = json.loads(path.read_text(encoding="utf-8"))
-    generation |= assistant_settings(num_draft_tokens, confidence_threshold)
-    path.write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+    settings = assistant_settings(num_draft_tokens, confidence_threshold)
+    write_json(path, read_json(path) | settings)
 
 
 def assistant_settings(num_draft_tokens: int, confidence_threshold: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
-from distill.schema import TrackingConfig
+from distill.tracking.config import TrackingConfig
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import UserError
-from distill.schema import TrackingConfig
+from distill.tracking.config import TrackingConfig
 from distill.tracking.runs import Run
 
 if TYPE_CHECKING:

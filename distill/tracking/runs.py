@@ -9,6 +9,7 @@ Only rank zero talks to MLflow; on the others the same calls do nothing.
 
 import json
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,6 @@ import yaml
 
 from distill.artifacts import make_writable
 from distill.ranks import is_rank_zero
-from distill.schema import TrackingConfig
 from distill.tracking.client import (
     SilentClient,
     connect,
@@ -26,18 +26,20 @@ from distill.tracking.client import (
     tracking_uri,
     without_credentials,
 )
-from distill.tracking.git import git_state
+from distill.tracking.config import TrackingConfig
 from distill.tracking.lease import drop_lease, end_abandoned, take_lease
-from distill.tracking.metrics import LARGEST_BATCH, to_points
-from distill.versions import hardware, versions
+from distill.versions import git_state, hardware, versions
 
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
 FINGERPRINT = "distill.fingerprint"
 """Tag of a stage's runs: which artifact they worked on. An artifact has one run per restart."""
 
+LARGEST_BATCH = 1000
+"""The most metrics MLflow takes in one call."""
 LARGEST_PARAM_BATCH = 100
 """The most parameters MLflow takes in one call."""
 
@@ -77,6 +79,7 @@ class Run:
         self.log_metrics(dict(numbers(recorded)))
 
     def log_tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags, over those of the same names."""
         for name, value in tags.items():
             self.client.set_tag(self.id, name, value)
 
@@ -91,6 +94,7 @@ class Run:
             self.client.log_table(self.id, table, f"tables/{name}.{suffix}")
 
     def log_text(self, path: str, text: str) -> None:
+        """Write a text file at the artifact path."""
         self.client.log_text(self.id, text, path)
 
     def log_folder(self, folder: Path, path: str) -> None:
@@ -143,8 +147,10 @@ def start_job(
 ) -> TrackedJob:
     """Open the parent run with the configuration, versions, hardware and commit in it.
 
-    First ends the runs that killed jobs of the same output root left RUNNING. Raises UserError when
-    the store cannot be used or the output root cannot be written.
+    First ends the runs that killed jobs of the same output root left RUNNING.
+
+    Raises:
+        UserError: the store cannot be used, or the output root cannot be written.
     """
     output_root = output_root.expanduser().resolve()
     uri = tracking_uri(tracking, output_root)
@@ -170,6 +176,14 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from flatten(value, f"{name}.")
         else:
             yield name, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def to_points(metrics: Mapping[str, float], step: int) -> "list[Metric]":
+    """MLflow's entities for named numbers measured now."""
+    from mlflow.entities import Metric
+
+    now_ms = int(time.time() * 1000)
+    return [Metric(name, float(value), now_ms, step) for name, value in metrics.items()]
 
 
 def numbers(recorded: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

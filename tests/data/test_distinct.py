@@ -2,7 +2,7 @@
 
 import pytest
 
-from distill.data.distinct import Distinct, shingles
+from distill.data.self_prompt import Distinct, shingles
 
 
 def test_shingles_put_case_punctuation_and_width_aside() -> None:

@@ -6,8 +6,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from distill.data.batching import epoch_windows, fill, lay_out
-from distill.data.datamodule import collate
-from distill.data.packing import collate_packed
+from distill.data.datamodule import collate, collate_packed
 from distill.losses.tokens import predicting_positions
 from distill.teacher.cached import rows_and_places
 from distill.teacher.head import check_packing, last_hidden

@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 
@@ -6,7 +5,6 @@ import pytest
 
 from distill.errors import UserError
 from distill.models import source
-from distill.models.folder import commit_folder
 from distill.models.source import check_model_folder, resolve_model
 
 pytestmark = pytest.mark.usefixtures("no_loading")
@@ -93,7 +91,7 @@ def test_gguf_is_converted_once_and_again_when_it_changes(tiny, tmp_path, monkey
         calls.append(found)
         (folder / "config.json").write_text("{}")
 
-    monkeypatch.setattr("distill.models.convert.convert_gguf", convert)
+    monkeypatch.setattr("distill.models.gguf.convert_gguf", convert)
     file.write_bytes(b"GGUF 1")
     first = resolve_model(tiny.source("gguf", file), cache)
     assert resolve_model(tiny.source("gguf", file), cache) == first
@@ -108,25 +106,12 @@ def test_a_failed_conversion_leaves_nothing(tiny, tmp_path, monkeypatch):
         (folder / "half").write_text("")
         raise OSError("disk full")
 
-    monkeypatch.setattr("distill.models.convert.convert_gguf", convert)
+    monkeypatch.setattr("distill.models.gguf.convert_gguf", convert)
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     cache = tmp_path / "cache"
     with pytest.raises(OSError, match="disk full"):
         resolve_model(tiny.source("gguf", tmp_path / "m.gguf"), cache)
     assert [path for path in cache.iterdir() if path.is_dir()] == []
-
-
-def test_commit_folder_replaces_whole_and_readable(tmp_path):
-    folder = tmp_path / "made"
-    for text in ("old", "new"):
-        with commit_folder(folder) as partial:
-            (partial / "file").write_text(text)
-            (partial / "file").chmod(0o600)
-    assert (folder / "file").read_text() == "new"
-    umask = os.umask(0)
-    os.umask(umask)
-    assert (folder / "file").stat().st_mode & 0o777 == 0o666 & ~umask
-    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_torch_is_not_imported_by_what_checks_run_first():

@@ -28,7 +28,14 @@ def test_missing_weights_are_refused(target):
 
 @pytest.mark.parametrize(
     ("generation", "config", "wanted"),
-    [([201, 5], 7, (201, 5)), (9, None, (9,)), (None, [7, 8], (7, 8)), (None, None, (201,))],
+    [
+        ([201, 5], 7, (201, 5)),
+        (9, None, (9,)),
+        (None, [7, 8], (7, 8)),
+        (None, None, (201,)),
+        ([], 7, (7,)),  # EOS-ODD
+        ([], [], (201,)),
+    ],
 )
 def test_eos_order_generation_config_then_config_then_tokenizer(target, generation, config, wanted):
     (target / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from distill.data.datamodule import collate
-from distill.data.packing import collate_packed
+from distill.data.datamodule import collate, collate_packed
 from distill.errors import UserError
 from distill.losses import forward_kl
 from distill.training import module

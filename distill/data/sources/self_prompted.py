@@ -24,7 +24,7 @@ class SelfPromptedSource:
     """prompts: how many distinct ones to write, each with at most max_new_tokens.
 
     One of fewer than min_characters or more than max_characters is dropped, and one that is as
-    like an earlier one as `likeness` (see `distill.data.distinct`). At most tries · prompts are
+    like an earlier one as `likeness` (see `distill.data.self_prompt`). At most tries · prompts are
     sampled. shard_rows: samples that an interruption can lose.
     """
 

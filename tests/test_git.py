@@ -1,6 +1,6 @@
 import subprocess
 
-from distill.tracking.git import git_state
+from distill.versions import git_state
 
 
 def git(folder, *arguments):

@@ -1,10 +1,14 @@
-"""A GGUF file as a Hugging Face folder, without losing a bit of it."""
+"""A GGUF file as a Hugging Face folder, without losing a bit of it. No torch before it converts."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock
+
 from distill.errors import UserError
+from distill.files import whole_folder, write_text
 from distill.models.folder import copy_tokenizer
 
 if TYPE_CHECKING:
@@ -19,6 +23,34 @@ CONVERSION = 1
 # were learned with every digit cut off first: "\n    1" is 2 tokens, and 3 under GPT-2's pattern.
 _LIKE_GPT2 = {"gpt-2", "default"}
 _DIGITS_FIRST = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
+
+
+def gguf_folder(file: Path, cache: Path) -> Path:
+    """Return the folder of a GGUF file in `cache`, converting it first where needed.
+
+    Raises:
+        UserError: no such file, or no GGUF in it.
+    """
+    if not file.is_file():
+        raise UserError(f"GGUF file {file} does not exist: check the path.")
+    with file.open("rb") as opened:
+        magic = opened.read(4)
+    if magic != b"GGUF":
+        raise UserError(f"{file} is not a GGUF file: give one, or set source=folder for a folder.")
+    status = file.stat()
+    key = f"{file.resolve()} {status.st_size} {status.st_mtime_ns}"
+    return convert_once(file, f"gguf-{hashlib.sha256(key.encode()).hexdigest()[:12]}", cache)
+
+
+def convert_once(file: Path, name: str, cache: Path) -> Path:
+    """Convert a GGUF file to `cache/NAME-cN` unless that is there; N: the conversion's version."""
+    folder = cache / f"{name}-c{CONVERSION}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / f"{folder.name}.lock"):
+        if not folder.is_dir():
+            with whole_folder(folder) as partial:
+                convert_gguf(file, partial)
+    return folder
 
 
 def convert_gguf(file: Path, folder: Path) -> None:
@@ -63,11 +95,15 @@ def _convert_tokenizer(file: Path, folder: Path) -> None:
     path = folder / "tokenizer.json"
     written = json.loads(path.read_text(encoding="utf-8"))
     mended = mend_pre_tokenizer(written, _pre_tokenizer_name(file), file)
-    path.write_text(json.dumps(mended, ensure_ascii=False, indent=2), encoding="utf-8")
+    write_text(path, json.dumps(mended, ensure_ascii=False, indent=2))
 
 
 def mend_pre_tokenizer(tokenizer: dict, name: str | None, file: Path) -> dict:
-    """Return tokenizer.json with the split that `name` stands for; UserError if it is unknown."""
+    """Return tokenizer.json with the split that `name` stands for.
+
+    Raises:
+        UserError: nothing is known of that name.
+    """
     split = tokenizer.get("pre_tokenizer") or {}
     if split.get("type") != "ByteLevel" or name is None or name in _LIKE_GPT2:
         return tokenizer

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from distill.schema import TrackingConfig
-from distill.tracking.lightning import lightning_logger
-from distill.tracking.metrics import MetricBuffer
+from distill.tracking.lightning import MetricBuffer, lightning_logger
 from distill.tracking.runs import Run, SilentClient, start_job
 
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 
 from distill.errors import UserError
-from distill.models.convert import lossless_dtype, mend_pre_tokenizer
+from distill.models.gguf import lossless_dtype, mend_pre_tokenizer
 
 FILE = Path("m.gguf")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
