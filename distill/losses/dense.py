@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from distill.losses.fused import BLOCK_ROWS, check_hidden, empty_logits, padded_rows
+from distill.losses.fused import BLOCK_ROWS, check_hidden, logits_buffer, padded_rows
 from distill.losses.head import Head
 from distill.losses.kernels import Scores, TokenLoss, kernel_of
 from distill.losses.mixture import Mixture
@@ -46,9 +46,10 @@ class DenseScorer:
         self._hidden = hidden.detach().to(head.weight.dtype)
         self._temperature = loss.temperature
         self._block = BLOCK_ROWS if hidden.device.type == "cpu" else padded_rows(chunk_size)
-        rows = padded_rows(min(chunk_size, max(len(hidden), 1)))
+        self._logits = logits_buffer(hidden, head, chunk_size)
+        # The last block of the last chunk reads on past the tokens.
+        rows = len(self._logits)
         self._labels = None if labels is None else torch.nn.functional.pad(labels, (0, rows))
-        self._logits = empty_logits(hidden, rows, min(chunk_size, len(hidden)), head)
         self._kernel = kernel_of(loss)
 
     def score_(self, student_logits: Tensor, first: int, count: int) -> Scores:

@@ -117,8 +117,7 @@ def token_scores(
 ) -> Scores:
     """Score each token of head(hidden): [T, d] → [T] each. No gradient, and no product for one."""
     head = head.to(compute_dtype)
-    rows = padded_rows(min(chunk_size, max(len(hidden), 1)))
-    logits = empty_logits(hidden, rows, min(chunk_size, len(hidden)), head)
+    logits = logits_buffer(hidden, head, chunk_size)
     parts = [Scores(*hidden.new_zeros(3, 0, dtype=torch.float32))]
     for first in range(0, len(hidden), chunk_size):
         chunk = hidden[first : first + chunk_size].to(compute_dtype)
@@ -143,9 +142,11 @@ def padded_rows(chunk_size: int) -> int:
     return -(-chunk_size // BLOCK_ROWS) * BLOCK_ROWS
 
 
-def empty_logits(like: Tensor, rows: int, used: int, head: Head) -> Tensor:
-    """A buffer for a chunk's logits, [rows, V]; those past `used`, which no token fills, are 0."""
-    logits = like.new_empty(rows, head.weight.shape[0], dtype=head.weight.dtype)
+def logits_buffer(hidden: Tensor, head: Head, chunk_size: int) -> Tensor:
+    """Memory for a chunk's logits, whole blocks of rows; those that no token fills are 0."""
+    used = min(chunk_size, len(hidden))
+    rows = padded_rows(max(used, 1))
+    logits = hidden.new_empty(rows, head.weight.shape[0], dtype=head.weight.dtype)
     logits[used:] = 0
     return logits
 
@@ -225,8 +226,7 @@ def _run(hidden: Tensor, setting: _Setting, needed: tuple[bool, ...]) -> tuple[T
     T = hidden.shape[0]
     accurate = torch.promote_types(setting.compute_dtype, torch.float32)
     gradients = _gradients(hidden, head, needed, accurate)
-    rows = padded_rows(min(setting.chunk_size, max(T, 1)))
-    logits = empty_logits(hidden, rows, min(setting.chunk_size, T), head)
+    logits = logits_buffer(hidden, head, setting.chunk_size)
     sums = hidden.new_zeros(4, dtype=accurate)
     for first in range(0, T, setting.chunk_size):
         chunk = hidden.detach()[first : first + setting.chunk_size].to(setting.compute_dtype)

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from distill.data.datamodule import Batch
 from distill.losses.fused import Signal
-from distill.losses.tokens import predicting_positions
+from distill.losses.tokens import gradient_scale, predicting_positions
 from distill.process import return_freed_memory
 from distill.teacher import Teacher
 from distill.training.clock import Clock
@@ -153,9 +153,8 @@ class DistillModule(lightning.LightningModule):
 
         DDP and FSDP hand out the mean over ranks of the ranks' sums, hence the world size.
         """
-        norm = scale_and_clip(
-            self.student.parameters(), self.trainer.world_size / tokens, self._gradient_clip
-        )
+        scale = gradient_scale(tokens, self.trainer.world_size)
+        norm = scale_and_clip(self.student.parameters(), scale, self._gradient_clip)
         optimizers = self._optimizers()
         scale_learning_rates(optimizers, factor(self._schedule, self.clock.progress))
         for optimizer in optimizers:
