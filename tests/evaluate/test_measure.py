@@ -74,7 +74,7 @@ def test_copy_of_the_target_has_alpha_one(
 
 
 def test_every_prompt_is_counted_once_per_arm_and_repetition(tmp_path: Path) -> None:
-    found = evaluate(tmp_path, batch_size=4)
+    found = evaluate(tmp_path, batch_size=3)
     write_rows(tmp_path / "measurements.parquet", found.rows)
     frame = pd.read_parquet(tmp_path / "measurements.parquet")
     counts = frame.groupby(["candidate", "num_draft_tokens", "repetition"])["prompt_id"].agg(list)
@@ -84,7 +84,7 @@ def test_every_prompt_is_counted_once_per_arm_and_repetition(tmp_path: Path) -> 
 
 
 def test_batching_changes_neither_tokens_nor_alpha(tmp_path: Path) -> None:
-    one, many = evaluate(tmp_path / "1"), evaluate(tmp_path / "4", batch_size=4)
+    one, many = evaluate(tmp_path / "1"), evaluate(tmp_path / "3", batch_size=3)
     for a, b in zip(one.table, many.table, strict=True):
         assert a.tokens_per_pass == b.tokens_per_pass
         assert a.alpha.value == pytest.approx(b.alpha.value, abs=1e-5)

@@ -192,8 +192,8 @@ def test_gaps_to_the_best_are_paired_by_hand() -> None:
 
     found = {"worse": agreement(0.5, 0.3), "best": agreement(0.6, 0.4)}
     gaps = behind_the_best(found)
-    assert astuple(gaps["worse"]) == pytest.approx((0.1, 0.1, 0.1))
-    assert astuple(gaps["best"]) == (0.0, 0.0, 0.0)
+    assert astuple(gaps["worse"]) == pytest.approx((0.1, 0.1, 0.1, 0.0))
+    assert astuple(gaps["best"]) == (0.0, 0.0, 0.0, 0.0)
     assert found["worse"].alpha.high - found["worse"].alpha.low == pytest.approx(0.2)
 
 

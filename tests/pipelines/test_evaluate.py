@@ -50,7 +50,7 @@ def evaluated(distill, tmp_path, drafts):
 
 
 def read(output: Path) -> tuple[dict, pd.DataFrame]:
-    (path,) = output.glob(f"artifacts/evaluate/*/{FILE}")
+    (path,) = output.glob(f"artifacts/judge/*/{FILE}")
     found = json.loads(path.read_text())
     return found, pd.read_parquet(path.with_name("measurements.parquet"))
 
@@ -109,16 +109,6 @@ def test_only_some_domains(evaluated, cases):
     assert found["prompts"]["conversations"] == 2
 
 
-def test_race_over_real_models(evaluated, cases):
-    found, rows = evaluated(cases, "evaluate.racing=true", "evaluate.num_prompts=9", count=2)
-    arms = rows.groupby(["candidate", "num_draft_tokens"])["prompt_id"].nunique()
-    assert arms["plain", 0] == 9
-    assert set(arms) <= {5, 6, 9}  # all turns of five batches, or everything
-    assert 0 < found["passes_share"] <= 1
-    units = {(row["candidate"], row["num_draft_tokens"]): row["units"] for row in found["table"]}
-    assert units[found["draft"], found["num_draft_tokens"]] == 9
-
-
 def test_proxies_over_three_candidates(evaluated, cases):
     found, _ = evaluated(cases, count=3)
     assert len(found["proxies"]["points"]) == 3
@@ -136,7 +126,7 @@ def test_held_out_rows_are_read_at_the_first_loads_temperature(
         seen.append(temperature)
         return teacher_forced(*arguments, temperature=temperature, **others)
 
-    monkeypatch.setattr("distill.pipelines.shortlist.teacher_forced", recorded)
+    monkeypatch.setattr("distill.pipelines.measure.teacher_forced", recorded)
     samplings = f"evaluate.samplings=[{{temperature:{asked}}},{{temperature:2}}]"
     evaluated(cases, samplings, "evaluate.num_prompts=3", count=3)
     assert seen == [taken]
@@ -146,7 +136,7 @@ def test_own_checkpoints_are_not_read_again(distill, tmp_path, monkeypatch):
     def fail(*_args, **_kwargs):
         raise AssertionError("the held-out rows were read again")
 
-    monkeypatch.setattr("distill.pipelines.shortlist.teacher_forced", fail)
+    monkeypatch.setattr("distill.pipelines.measure.teacher_forced", fail)
     distill("pipeline=evaluate", "trainer.checkpoints=3", "evaluate.max_candidates=1")
     found, _ = read(tmp_path / "outputs")
     assert [one["decoded"] for one in found["candidates"]] == [False, False, True]
@@ -165,7 +155,7 @@ def test_a_draft_that_was_moved_is_not_measured_again(distill, drafts, tmp_path)
     distill("pipeline=evaluate", f"evaluate.candidates=[{here / 'd'}]")
     here.rename(there)
     distill("pipeline=register", f"evaluate.candidates=[{there / 'd'}]")
-    assert len(list((tmp_path / "outputs").glob("artifacts/evaluate/*/manifest.json"))) == 1
+    assert len(list((tmp_path / "outputs").glob("artifacts/judge/*/manifest.json"))) == 1
 
 
 def test_other_end_tokens_are_another_evaluation(distill, target, drafts, tmp_path):
@@ -174,14 +164,14 @@ def test_other_end_tokens_are_another_evaluation(distill, target, drafts, tmp_pa
     for eos in ([257], [65, 257]):
         (own / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
         distill("pipeline=evaluate", f"target.id={own}", f"evaluate.candidates=[{drafts[0]}]")
-    assert len(list((tmp_path / "outputs").glob("artifacts/evaluate/*/manifest.json"))) == 2
+    assert len(list((tmp_path / "outputs").glob("artifacts/judge/*/manifest.json"))) == 2
 
 
 def made(tmp_path, stage: str) -> int:
     return len(list((tmp_path / "outputs").glob(f"artifacts/{stage}/*/manifest.json")))
 
 
-BARS = (["evaluate.margin=5"], ["+evaluate.floors.math=9"], ["evaluate.bootstrap=60"])
+BARS = (["evaluate.margin=5"], ["+evaluate.floors.math=9"])
 
 
 def test_another_bar_judges_the_same_rows(distill, cases, drafts, tmp_path, monkeypatch):
@@ -194,10 +184,10 @@ def test_another_bar_judges_the_same_rows(distill, cases, drafts, tmp_path, monk
     monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", fail)
     for bar in BARS:
         distill(*named, *bar)
-    assert (made(tmp_path, "measurements"), made(tmp_path, "evaluate")) == (1, 4)
-    files = (tmp_path / "outputs").glob(f"artifacts/evaluate/*/{FILE}")
+    assert (made(tmp_path, "measure"), made(tmp_path, "judge")) == (1, 3)
+    files = (tmp_path / "outputs").glob(f"artifacts/judge/*/{FILE}")
     floors = [json.loads(path.read_text())["loads"][0]["floors"] for path in files]
-    assert sorted(len(found) for found in floors) == [0, 0, 0, 1]
+    assert sorted(len(found) for found in floors) == [0, 0, 1]
 
 
 def test_a_floor_under_which_nothing_was_decoded(distill, cases, drafts, capsys):
@@ -209,17 +199,10 @@ def test_a_floor_under_which_nothing_was_decoded(distill, cases, drafts, capsys)
     assert "none of its prompts is decoded" in capsys.readouterr().err
 
 
-def test_a_race_is_decided_by_the_bootstrap_and_by_nothing_else(distill, cases, drafts, tmp_path):
-    named = ["pipeline=evaluate", cases, f"evaluate.candidates=[{drafts[0]}]"]
-    for bar in ([], *BARS):
-        distill(*named, "evaluate.racing=true", *bar)
-    assert (made(tmp_path, "measurements"), made(tmp_path, "evaluate")) == (2, 4)
-
-
 def test_force_decodes_again(distill, drafts, tmp_path):
     named = ["pipeline=evaluate", f"evaluate.candidates=[{drafts[0]}]"]
     distill(*named)
-    (path,) = (tmp_path / "outputs").glob("artifacts/measurements/*/measurements.parquet")
+    (path,) = (tmp_path / "outputs").glob("artifacts/measure/*/measurements.parquet")
     before = path.stat().st_mtime_ns
     distill(*named)
     assert path.stat().st_mtime_ns == before
@@ -282,7 +265,7 @@ def test_named_candidate_of_another_tokenizer(distill, tmp_path, capsys):
     ],
 )
 def test_no_prompt_left(evaluated, tmp_path, capsys, monkeypatch, arguments, remedy):
-    monkeypatch.setattr("distill.pipelines.measurements.load_configured_target", None)  # too late
+    monkeypatch.setattr("distill.pipelines.job.Target.load", None)  # too late
     path = tmp_path / "few.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in CASES[1:4]))
     with pytest.raises(SystemExit):
@@ -297,8 +280,8 @@ def test_two_ranks_measure_each_prompt_once(target, drafts, cases, tmp_path):
         "draft=ready", f"draft.model.id={drafts[0]}", "target.dtype=float32", "trainer=cpu",
         f"paths.cache={tmp_path / 'cache'}", "data.train_rows=8", "data.validation_rows=4",
         "data.evaluation_rows=4", "data.max_length=96", "data.prompt_tokens=16", cases,
-        "evaluate.num_prompts=9", "evaluate.max_new_tokens=8", "evaluate.bootstrap=50",
-        "evaluate.num_draft_tokens=[1,2]", "evaluate.racing=true", "evaluate.batch_sizes=[1,2]",
+        "evaluate.num_prompts=9", "evaluate.max_new_tokens=8",
+        "evaluate.num_draft_tokens=[1,2]", "evaluate.batch_sizes=[1,2]",
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29731"]
