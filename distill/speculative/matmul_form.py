@@ -34,10 +34,11 @@ MEASURED_ROWS = (1, 2, 3, 4, 5, 6, 8, 12, FEW_ROWS)
 WORTH_MEASURING = 2**15
 """Elements of a weight below which the call costs more than the product, whatever its form."""
 COLD_BYTES = 2**25
-"""Copies of a weight fill this and are read in turn: a decode step finds no weight in a cache."""
+"""Bytes that copies of a weight fill; they are read in turn, as a decode step reads its layers."""
 LARGEST_SAMPLE = 2**23
 """Bytes of a weight that are timed: of a large one, such as the head, the first rows."""
 RUNS = 12
+"""Times that a form is timed; the shortest counts."""
 
 
 def _transposed(weight: Tensor, x: Tensor) -> Tensor:
@@ -152,7 +153,7 @@ def _measured(weight: Tensor, wide: Tensor | None) -> Chosen:
 
 
 def multiply_wide(form: str, wide: Tensor, x: Tensor) -> Tensor:
-    """Multiply in fp32 and round to the dtype of x, where bf16 products round, too."""
+    """Multiply in fp32 and round to the dtype of x: a bf16 product sums in fp32 and rounds so too."""
     return FORMS[WIDE_FORMS[form]](wide, x.float()).to(x.dtype)
 
 
