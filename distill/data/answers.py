@@ -1,4 +1,4 @@
-"""The target answers the prompts that have no text: sharded, resumable, by plain exact decoding."""
+"""The target answers the prompts that have no text, by plain decoding, in resumable shards."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,9 @@ class Decoded(Protocol):
     """What decoding returns, as far as it is read here."""
 
     @property
-    def tokens(self) -> list[list[int]]: ...
+    def tokens(self) -> list[list[int]]:
+        """The new ids of each prompt."""
+        ...
 
 
 Decode = Callable[..., Decoded]

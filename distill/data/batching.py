@@ -1,6 +1,6 @@
-"""Which rows make a micro-batch, and which micro-batches a window (one optimiser step).
+"""Which rows make a micro-batch, and which micro-batches make a window (one optimiser step).
 
-Pure arithmetic on row lengths, the same on every rank.
+All of it is arithmetic on row lengths and gives the same on every rank.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ and still a new mixture in every epoch."""
 
 
 def pack(order: Sequence[int], lengths: np.ndarray, tokens_per_batch: int) -> list[MicroBatch]:
-    """Consecutive rows as micro-batches with rows × longest row <= tokens_per_batch."""
+    """Cut consecutive rows into micro-batches with rows × longest row <= tokens_per_batch."""
     batches: list[MicroBatch] = []
     current: MicroBatch = []
     longest = 0
@@ -31,9 +31,9 @@ def pack(order: Sequence[int], lengths: np.ndarray, tokens_per_batch: int) -> li
 
 
 def fill(rows: Sequence[int], lengths: np.ndarray, width: int) -> list[list[int]]:
-    """Rows into sequences of at most `width` tokens: the longest first, each where it first fits.
+    """Put rows into sequences of at most `width` tokens (first fit, the longest row first).
 
-    A row must fit into `width`.
+    No row may be longer than `width`.
     """
     sequences: list[list[int]] = []
     room: list[int] = []
@@ -49,9 +49,9 @@ def fill(rows: Sequence[int], lengths: np.ndarray, width: int) -> list[list[int]
 
 
 def lay_out(sizes: Sequence[int], width: int) -> list[list[int]]:
-    """Numbers of `sizes`, in order, in groups of at most `width`: the next begins when one is full.
+    """Cut 0, 1, … len(sizes) - 1 into groups whose sizes sum to at most `width`, in order.
 
-    One that is wider than that is a group of its own. No layout that keeps the order needs fewer
+    An item wider than that is a group of its own. No layout that keeps the order needs fewer
     groups, so rows that `fill` put into n sequences, one after the other, take at most n here.
     """
     groups: list[list[int]] = []
@@ -66,7 +66,10 @@ def lay_out(sizes: Sequence[int], width: int) -> list[list[int]]:
 
 
 def join(batches: list[MicroBatch], lengths: np.ndarray, tokens_per_step: int) -> list[Window]:
-    """Consecutive micro-batches as windows of at most tokens_per_step tokens, at least one each."""
+    """Join consecutive micro-batches into windows of at most tokens_per_step tokens.
+
+    A window has at least one micro-batch.
+    """
     sizes = [int(lengths[batch].sum()) for batch in batches]
     return [[batches[n] for n in held] for held in lay_out(sizes, tokens_per_step)]
 
@@ -79,7 +82,7 @@ def epoch_windows(
     epoch: int,
     packed_width: int | None = None,
 ) -> list[Window]:
-    """Every row once. Deterministic in all arguments.
+    """The windows of an epoch, which hold every row once; the same for the same arguments.
 
     packed_width: of sequences that hold several rows each; None: one row a sequence.
     """

@@ -75,6 +75,11 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]  # type: ignore[return-value]
 
 
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids of the tokenizer's special tokens."""
+    return {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
 def prompt_ids(
     messages: Sequence[Message],
     tokenizer: PreTrainedTokenizerBase,
@@ -137,7 +142,7 @@ def ended(
     first = next((place for place, i in enumerate(answer) if i in {*eos_token_ids}), None)
     if first is not None:
         return answer[: first + 1]
-    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = special_ids(tokenizer)
     last = next((i for i in reversed(range(len(answer))) if answer[i] in special), None)
     if last is not None and not str(tokenizer.decode(answer[last + 1 :])).strip():
         return answer[: last + 1]

@@ -87,7 +87,10 @@ def examples(rows: list[Row], encoder: Encoder, seed: int) -> Iterator[Example]:
 def in_shares(
     streams: list[Iterator[Example]], weights: list[float], to_the_end: bool
 ) -> Iterator[Example]:
-    """Next comes always the stream that is furthest behind its weight; ties in order."""
+    """Yield always from the stream that is furthest behind its weight, the first of equals.
+
+    to_the_end: go on with the others when one runs dry.
+    """
     taken = dict.fromkeys(range(len(streams)), 0)
     while taken:
         due = min(taken, key=lambda n: taken[n] / weights[n])
@@ -119,6 +122,7 @@ def examples_of_part(rows: list[Row], encoder: Encoder, seed: int) -> Iterator[E
 
 
 def round_robin(iterators: Iterable[Iterator[Example]]) -> Iterator[Example]:
+    """Yield one example of each iterator in turn until all have run dry."""
     waiting = deque(iterators)
     while waiting:
         current = waiting.popleft()
@@ -129,6 +133,7 @@ def round_robin(iterators: Iterable[Iterator[Example]]) -> Iterator[Example]:
 
 
 def empty_split(split: str, rows: int, dropped: Counter[str]) -> str:
+    """Say why none of a split's rows is left, and what to do."""
     reasons = "; ".join(f"{number} dropped: {reason}" for reason, number in dropped.items())
     return (
         f"No row is left for {split} out of {rows} ({reasons or 'the source gave none'}): give the "
@@ -137,6 +142,7 @@ def empty_split(split: str, rows: int, dropped: Counter[str]) -> str:
 
 
 def to_dataset(found: list[Example]) -> datasets.Dataset:
+    """Put examples into a dataset with the columns of a corpus."""
     columns = {name: [getattr(example, name) for example in found] for name in FEATURES}
     return datasets.Dataset.from_dict(columns, features=FEATURES)
 
@@ -151,14 +157,22 @@ def save_corpus(splits: dict[str, datasets.Dataset], folder: Path) -> None:
 
 
 def load_corpus(folder: Path) -> datasets.DatasetDict:
-    """Memory-mapped splits; columns id, domain, input_ids, prompt_length."""
+    """Open the splits, memory-mapped, with the columns id, domain, input_ids, prompt_length.
+
+    Raises:
+        UserError: the folder holds no corpus.
+    """
     if not (folder / DATASET).is_dir():
         raise UserError(f"{folder} holds no corpus: run pipeline=prepare first.")
     return datasets.DatasetDict.load_from_disk(folder / DATASET)
 
 
 def held_out_prompts(folder: Path, count: int) -> list[list[int]]:
-    """The first `count` evaluation prompts as token ids; UserError where there are fewer."""
+    """Return the first `count` evaluation prompts as token ids.
+
+    Raises:
+        UserError: there are fewer.
+    """
     rows = load_corpus(folder)["evaluation"]
     if len(rows) < count:
         raise UserError(

@@ -21,7 +21,10 @@ predicted; row_index [B], the rows of the split; split [], its number in `SPLITS
 
 
 def collate(rows: list[dict[str, Any]], row_index: list[int], split: str = "train") -> Batch:
-    """Right padding. Masks come from lengths alone: a pad id may well be a real token (EOS)."""
+    """Pad rows on the right into one micro-batch.
+
+    Masks come from lengths alone: a pad id may well be a real token (EOS).
+    """
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     begins = torch.tensor([max(row["prompt_length"], 1) for row in rows])
     input_ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
@@ -87,6 +90,7 @@ class Rows:
         self.supervised_tokens = int(supervised.sum())
 
     def batch(self, chosen: MicroBatch, packed_width: int | None = None) -> Batch:
+        """Read the chosen rows; packed_width: of sequences that hold several rows each."""
         index = self.index[chosen].tolist()
         part = self.split[index]
         rows = [
@@ -144,6 +148,11 @@ class CorpusDataModule(lightning.LightningDataModule):
         self._rows: dict[str, Rows] = {}
 
     def setup(self, stage: str | None = None) -> None:
+        """Open the corpus.
+
+        Raises:
+            UserError: a split has nothing to learn, or a row that no micro-batch holds.
+        """
         if self._rows:
             return
         corpus = load_corpus(self.folder)
@@ -169,18 +178,21 @@ class CorpusDataModule(lightning.LightningDataModule):
 
     @property
     def rank(self) -> int:
+        """The trainer's rank, 0 without a trainer."""
         return self.trainer.global_rank if self.trainer else 0
 
     @property
     def world(self) -> int:
+        """The trainer's number of ranks, 1 without a trainer."""
         return self.trainer.world_size if self.trainer else 1
 
     @property
     def train_supervised_tokens(self) -> int:
-        """Of one epoch, over all ranks."""
+        """Supervised tokens of one epoch, over all ranks."""
         return self._rows["train"].supervised_tokens
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:
+        """The endless windows of this rank from `position` on."""
         stream = WindowStream(
             self._rows["train"],
             self.position,
@@ -214,6 +226,7 @@ class CorpusDataModule(lightning.LightningDataModule):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the place in the data."""
         return {"position": self.position, "world": self.world}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -222,4 +235,5 @@ class CorpusDataModule(lightning.LightningDataModule):
 
 
 def unsupervised(batch: Batch) -> Batch:
+    """The batch with nothing to predict: it adds no token to a sum."""
     return {**batch, "supervised": torch.zeros_like(batch["supervised"])}

@@ -37,7 +37,7 @@ class UserTurn:
         if self.closing and self.closing in text:
             # Tokens after the closing are no words of the user's: they are not looked at.
             return text[: text.index(self.closing)].strip()
-        if not ended or special_ids(self.tokenizer) & {*inner}:
+        if not ended or chat.special_ids(self.tokenizer) & {*inner}:
             return None
         return text.strip()
 
@@ -63,17 +63,13 @@ def user_turn(
     if not opening:
         raise _without_user("it writes nothing before a user's words")
     following = chat.plain_ids(tokenizer, after.lstrip())[:1]
-    marked = special_ids(tokenizer) & {*following}
+    marked = chat.special_ids(tokenizer) & {*following}
     return UserTurn(
         tokenizer,
         tuple(opening),
         frozenset({*eos_token_ids, *marked}),
         "" if marked else after.strip(),
     )
-
-
-def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    return {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def _without_user(why: str) -> UserError:

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from distill.data.batching import epoch_windows, fill, lay_out
 from distill.data.datamodule import collate, collate_packed
 from distill.losses.tokens import predicting_positions
 from distill.teacher.cached import rows_and_places
 from distill.teacher.head import check_packing, last_hidden
+from tests.tiny import tiny_llama
 
 LENGTHS = np.random.default_rng(0).integers(2, 60, 300)
 
@@ -58,18 +59,7 @@ def test_positions_marks_and_owners() -> None:
 
 
 def llama(attention: str, **changes):
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=40,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        initializer_range=0.3,
-        **changes,
-    )
-    config._attn_implementation = attention
-    return LlamaForCausalLM(config).eval()
+    return tiny_llama(initializer_range=0.3, attn_implementation=attention, **changes)
 
 
 def gpt2(attention: str):

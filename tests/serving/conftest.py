@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from distill.models.draft import save_draft
+from tests.tiny import tiny_llama
 
 SPECIAL = ("<|start|>", "<|end|>", "<|stop|>")
 VOCABULARY = 256 + len(SPECIAL)
@@ -16,21 +16,17 @@ EOS = [257, 258]
 
 
 def llama(layers: int, *, tied: bool, seed: int) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
+    return tiny_llama(
+        seed,
         vocab_size=VOCABULARY,
         hidden_size=32,
-        intermediate_size=48,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=256,
         tie_word_embeddings=tied,
         bos_token_id=256,
         eos_token_id=257,
         initializer_range=0.3,
     )
-    return LlamaForCausalLM(config).eval()
 
 
 def save_tokenizer(folder: Path) -> None:

@@ -20,6 +20,7 @@ class MixtureSource:
     parts: Mapping[str, Mapping[str, Any]]
 
     def check(self) -> None:
+        """Raise a UserError for fewer than two parts, a weight of 0, or a part that cannot work."""
         if len(self.parts) < 2:
             raise UserError("data.source.parts needs at least two sources, each with a weight")
         for name, part in self.parts.items():
@@ -31,13 +32,16 @@ class MixtureSource:
             self._source(name).check()
 
     def rows(self) -> Iterator[Row]:
+        """The rows of all parts, each with its part and weight."""
         return iter(self._read[0])
 
     @property
     def problems(self) -> list[Problem]:
+        """What was skipped or mended in the parts, or left out for another's held-out rows."""
         return self._read[1]
 
     def fingerprint(self) -> dict[str, Any]:
+        """Every part's own, with its weight."""
         parts = {
             name: {"weight": part["weight"], **self._source(name).fingerprint()}
             for name, part in self.parts.items()

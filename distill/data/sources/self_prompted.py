@@ -43,6 +43,7 @@ class SelfPromptedSource:
     _written: JsonlSource | None = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
+        """Raise a UserError for a setting out of range."""
         check_fractions(self.validation_fraction, self.evaluation_fraction)
         for name in ("prompts", "max_new_tokens", "min_characters", "tries", "batch_size"):
             self._at_least(name, 1)
@@ -74,13 +75,16 @@ class SelfPromptedSource:
         self._written.check()
 
     def rows(self) -> Iterator[Row]:
+        """The rows that were written."""
         return self._read.rows()
 
     @property
     def problems(self) -> list[Problem]:
+        """What was skipped or mended among them."""
         return self._read.problems
 
     def fingerprint(self) -> dict[str, Any]:
+        """That of the file that was written."""
         return {**self._read.fingerprint(), "source": "self_prompted"}
 
     @property

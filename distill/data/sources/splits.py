@@ -14,6 +14,7 @@ def stable_hash(*parts: object) -> int:
 
 
 def check_fractions(validation: float, evaluation: float) -> None:
+    """Raise a UserError for shares below 0, or that leave nothing for training."""
     if not (validation >= 0 and evaluation >= 0 and validation + evaluation < 1):
         raise UserError(
             f"validation_fraction={validation} and evaluation_fraction={evaluation} must be at "
