@@ -47,6 +47,7 @@ def run(job: Job) -> Corpus:
         "tokenizer": target.identity.tokenizer_sha256,
         "template": target.identity.template_sha256,
         "system_prompt": config.target.system_prompt,
+        "eos_token_ids": target.eos_token_ids,
         "seed": config.seed,
     }
 

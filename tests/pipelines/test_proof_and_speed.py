@@ -66,7 +66,7 @@ def test_champion_of_the_own_training_is_certified(distill, tmp_path, monkeypatc
 
     monkeypatch.setattr("distill.pipelines.certify.certify", lambda *_, **__: Certificate())
     distill("pipeline=certify", "certify.num_prompts=2")
-    trained = result(tmp_path, "evaluate", "manifest.json")["counts"]["draft_weights_sha256"]
+    trained = result(tmp_path, "judge", "manifest.json")["counts"]["draft_weights_sha256"]
     assert (
         result(tmp_path, "certify", "certificate.json")["pair"]["draft_weights_sha256"] == trained
     )
@@ -136,25 +136,3 @@ def test_bad_input_is_one_line(distill, capsys, arguments, remedy):
     printed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("distill:")]
     assert len(printed) == 1
     assert remedy in printed[0]
-
-
-def test_benchmark_of_selection(distill, tmp_path, capsys):
-    asked = ("pipeline=benchmark", "benchmark.what=selection", "benchmark.orders=3")
-    distill(*asked, "trainer.checkpoints=3", "evaluate.max_candidates=1", "evaluate.racing=true")
-    lines = result(tmp_path, "benchmark", "benchmark.json")["lines"]
-    assert [(one["way"], one["decoded"]) for one in lines] == [
-        ("screened", 1),
-        ("raced", 3),
-        ("screened and raced", 1),
-    ]
-    assert lines[0]["passes_share"] < lines[1]["passes_share"] <= 1.0
-    assert "Decoding everything names" in capsys.readouterr().out
-    decoded = result(tmp_path, "evaluate", "evaluation.json")["candidates"]
-    assert all(one["decoded"] for one in decoded)
-    for change, reason in (
-        ("evaluate.max_candidates=3", "nothing to screen out"),
-        ("evaluate.batch_sizes=[1,2]", "one load"),
-    ):
-        with pytest.raises(SystemExit):
-            distill(*asked, "trainer.checkpoints=3", change)
-        assert reason in capsys.readouterr().err

@@ -27,7 +27,7 @@ def asked(monkeypatch, target):
         return SimpleNamespace(tokens=[[*tokenizer(text)["input_ids"], 257] for text in said])
 
     monkeypatch.setattr(
-        "distill.pipelines.self_prompt.write_prompts", partial(write_prompts, decode=decode)
+        "distill.pipelines.prepare.write_prompts", partial(write_prompts, decode=decode)
     )
     return openings
 

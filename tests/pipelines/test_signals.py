@@ -2,13 +2,16 @@
 
 import dataclasses
 import gc
+import inspect
 import json
 import re
 import weakref
+from functools import partial
+from pathlib import Path
 
 import pytest
 
-from distill.pipelines import cache, inputs, train
+from distill.pipelines.job import Job, Target
 
 
 @pytest.fixture
@@ -23,16 +26,14 @@ def last_metrics(tmp_path):
 @pytest.fixture
 def loads(monkeypatch):
     """Which stage loaded the target, in order."""
-    seen = []
+    seen, load = [], Target.load
 
-    def counted(name, original):
-        return lambda cfg: (seen.append(name), original(cfg))[1]
+    def counted(self, *dtype):
+        module = Path(inspect.currentframe().f_back.f_code.co_filename)
+        seen.append(module.stem)
+        return load(self, *dtype)
 
-    for module in (cache, train):
-        name = module.__name__.split(".")[-1]
-        monkeypatch.setattr(
-            module, "load_configured_target", counted(name, inputs.load_configured_target)
-        )
+    monkeypatch.setattr(Target, "load", counted)
     return seen
 
 
@@ -64,14 +65,14 @@ def test_a_draft_made_from_the_target_still_gets_it(distill, last_metrics, loads
 
 
 def test_the_target_does_not_outlive_the_training(distill, monkeypatch):
-    loaded = []
+    loaded, load = [], Target.load
 
-    def load(cfg):
-        target = inputs.load_configured_target(cfg)
+    def watched(self):
+        target = load(self)
         loaded.append(weakref.ref(target))
         return target
 
-    monkeypatch.setattr(train, "load_configured_target", load)
+    monkeypatch.setattr(Target, "load", watched)
     gc.disable()  # what frees it is no accident
     try:
         distill("pipeline=train", "trainer.decode_every=0.5", "trainer.decode_num_prompts=2")
@@ -83,27 +84,34 @@ def test_the_target_does_not_outlive_the_training(distill, monkeypatch):
 @pytest.mark.slow
 def test_a_cached_signal_belongs_to_its_target_data_and_codec(distill, monkeypatch):
     """What its fingerprint left out would serve the signal of something else."""
-    made = []
-    monkeypatch.setattr(
-        cache, "run_stage", lambda _, stage, settings, read, produce: made.append((settings, read))
-    )
+    made, make, identity = [], Job.make, Target.identity.func
+
+    def noted(self, stage, settings, inputs, produce, **others):
+        if stage == "cache":
+            made.append((settings, inputs))
+            return None
+        return make(self, stage, settings, inputs, produce, **others)
+
+    monkeypatch.setattr(Job, "make", noted)
     asked = ("pipeline=cache", "signal=sampled", "signal.draws=8")
     for change in ((), ("signal.draws=9",), ("target.dtype=bfloat16",), ("seed=1",)):
         distill(*asked, *change)
     for name in ("sha256", "tokenizer_sha256", "template_sha256"):
-        monkeypatch.setattr(cache, "target_identity", replace(inputs.target_identity, name))
+        other = partial(replaced, identity, name)
+        monkeypatch.setattr(Target, "identity", property(other))
         distill(*asked)
     (first, corpora), *others = made
     assert len(others) == 6
     assert all(settings != first for settings, _ in others)
+    monkeypatch.setattr(Target, "identity", property(identity))
     distill(*asked, "data.train_rows=23")
     ((corpus,), (other,)) = corpora, made[-1][1]
     assert other.fingerprint != corpus.fingerprint
 
 
-def replace(identity, name):
+def replaced(identity, name, target):
     """The same target but for one of its hashes."""
-    return lambda cfg: dataclasses.replace(identity(cfg), **{name: "another"})
+    return dataclasses.replace(identity(target), **{name: "another"})
 
 
 def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
@@ -112,8 +120,8 @@ def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
         "benchmark.signals.k=[2,258]", "benchmark.signals.draws=[4]",
         "benchmark.signals.batches=2", "benchmark.signals.encodings=2",
     )  # fmt: skip
-    (path,) = (tmp_path / "outputs" / "artifacts" / "codecs").glob("*/codecs.json")
-    found = {one["codec"]: one for one in json.loads(path.read_text())}
+    (path,) = (tmp_path / "outputs" / "artifacts" / "benchmark").glob("*/benchmark.json")
+    found = {one["codec"]: one for one in json.loads(path.read_text())["lines"]}
     assert set(found) == {"hidden", "top_k 2", "top_k 258", "sampled 4"}
     assert found["hidden"]["bytes_per_token"] == 4 * 64
     assert found["hidden"]["angle"] < 0.1 < found["top_k 2"]["angle"]
@@ -121,7 +129,7 @@ def test_codecs_are_compared_before_one_is_chosen(distill, tmp_path, capsys):
     assert found["sampled 4"]["noise"] > found["top_k 2"]["noise"]
     printed = capsys.readouterr()
     assert "bytes/token" in printed.out
-    assert "codecs: sampled 4, encoding 2 of 2" in printed.out + printed.err
+    assert "signals: sampled 4, encoding 2 of 2" in printed.out + printed.err
 
 
 def test_a_codec_that_the_objective_cannot_take_is_left_out(distill, tmp_path, capsys):
@@ -130,8 +138,9 @@ def test_a_codec_that_the_objective_cannot_take_is_left_out(distill, tmp_path, c
         "benchmark.signals.k=[2]",
         "benchmark.signals.draws=[4,8]", "benchmark.signals.batches=1",
     )  # fmt: skip
-    (path,) = (tmp_path / "outputs" / "artifacts" / "codecs").glob("*/codecs.json")
-    assert [one["codec"] for one in json.loads(path.read_text())] == ["hidden", "top_k 2"]
+    (path,) = (tmp_path / "outputs" / "artifacts" / "benchmark").glob("*/benchmark.json")
+    found = json.loads(path.read_text())["lines"]
+    assert [one["codec"] for one in found] == ["hidden", "top_k 2"]
     printed = capsys.readouterr()
     (said,) = re.findall("codecs: (.*) left out: (.*) in the", printed.out + printed.err)
     assert said == ("sampled 4, sampled 8", "acceptance is not linear")
