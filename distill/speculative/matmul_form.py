@@ -153,7 +153,7 @@ def _measured(weight: Tensor, wide: Tensor | None) -> Chosen:
 
 
 def multiply_wide(form: str, wide: Tensor, x: Tensor) -> Tensor:
-    """Multiply in fp32 and round to the dtype of x: a bf16 product sums in fp32 and rounds so too."""
+    """Multiply in fp32 and round to the dtype of x, as a bf16 product rounds its fp32 sum."""
     return FORMS[WIDE_FORMS[form]](wide, x.float()).to(x.dtype)
 
 

@@ -112,9 +112,7 @@ def test_nothing_tested_is_null_not_nan(evaluation, rows) -> None:
     found = replace(evaluation, loads=loads).as_json()
     assert found["alpha"] is found["best_k"] is found["break_even_alpha"] is None
     assert "no drafted token was tested" in found["reason"]
-    assert found["table"][0]["alpha"] == {
-            "value": None, "low": None, "high": None, "error": None
-        }
+    assert found["table"][0]["alpha"] == {"value": None, "low": None, "high": None, "error": None}
     json.dumps(found, allow_nan=False)
 
 

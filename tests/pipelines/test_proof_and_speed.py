@@ -112,7 +112,7 @@ def test_probe_needs_no_data_and_no_budget(distill, tmp_path, capsys):
         (["pipeline=benchmark", "benchmark.batch_sizes=[64]"], "data.evaluation_rows"),
         (
             ["pipeline=benchmark", "benchmark.what=signals", "benchmark.signals.encodings=1"],
-            "repetitions=1: give values from 2 up",
+            "benchmark.signals.encodings=1: give values from 2 up",
         ),
         (
             ["pipeline=benchmark", "benchmark.what=signals", "benchmark.signals.k=[8,0]"],
