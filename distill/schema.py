@@ -74,6 +74,7 @@ REMOVED = {
     "evaluate.bootstrap": "intervals are Student's t, simultaneous over all arms; leave it out",
     "evaluate.contexts": "use evaluate.context_edges",
     "certify.prompts": "use certify.num_prompts",
+    "data.source.prompts": "use data.source.num_prompts",
     "probe.contexts": "use probe.context_lengths",
     "probe.repetitions": "use probe.timings",
     "benchmark.orders": "the benchmark of selections is gone; evaluate.max_candidates screens",

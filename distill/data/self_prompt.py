@@ -114,7 +114,7 @@ def write_prompts(
     seed: int = 0,
     decode: Callable[..., Any] = decode,
 ) -> dict[str, Any]:
-    """Write `folder/prompts.jsonl`: `settings.prompts` rows with id, domain and prompt.
+    """Write `folder/prompts.jsonl`: `settings.num_prompts` rows with id, domain and prompt.
 
     Samples lie in `folder/shards` as they are drawn; a second call draws those that are missing,
     and the result is the same. Sample n has a random stream of its own. vocabulary_size: real ids
@@ -127,10 +127,10 @@ def write_prompts(
         UserError: too few of the samples can be used.
     """
     sample = partial(decode, vocabulary_size=vocabulary_size)
-    most = -(-settings.tries * settings.prompts // settings.shard_rows)
+    most = -(-settings.tries * settings.num_prompts // settings.shard_rows)
     paths = numbered(folder / SHARDS, most, "parquet")
     selection, shards = Selection(settings), 0
-    with Progress("self-prompting", settings.prompts) as progress:
+    with Progress("self-prompting", settings.num_prompts) as progress:
 
         def make(number: int) -> None:
             tokens: list[list[int]] = []
@@ -140,17 +140,17 @@ def write_prompts(
                 tokens += batch
             _write_shard(paths[number], tokens)
 
-        while len(selection.kept) < settings.prompts:
+        while len(selection.kept) < settings.num_prompts:
             if shards == most:
                 raise _too_few(selection, shards * settings.shard_rows)
             share(paths[: shards + 1], make)
             for sampled in pq.read_table(paths[shards])["tokens"].to_pylist():
                 selection.add(turn.words(sampled))
-            progress.advance(min(len(selection.kept), settings.prompts) - progress.done)
+            progress.advance(min(len(selection.kept), settings.num_prompts) - progress.done)
             shards += 1
     rows = [
         {"id": f"self-{number:06d}", "domain": "self_prompted", "prompt": words}
-        for number, words in enumerate(selection.kept[: settings.prompts])
+        for number, words in enumerate(selection.kept[: settings.num_prompts])
     ]
     write_text(folder / PROMPTS, "".join(json.dumps(row) + "\n" for row in rows))
     return {
@@ -193,6 +193,6 @@ def _too_few(selection: Selection, sampled: int) -> UserError:
     reasons = ", ".join(f"{number} {reason}" for reason, number in selection.dropped.most_common())
     return UserError(
         f"data=self_prompted: {len(selection.kept)} of {sampled} samples can be used and "
-        f"{selection.settings.prompts} are asked for (dropped: {reasons}): lower "
-        "data.source.prompts, or raise data.source.tries, max_new_tokens or likeness"
+        f"{selection.settings.num_prompts} are asked for (dropped: {reasons}): lower "
+        "data.source.num_prompts, or raise data.source.tries, max_new_tokens or likeness"
     )

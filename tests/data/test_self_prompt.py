@@ -23,7 +23,7 @@ SAID = [
     "never reached by the limit",
 ]
 SETTINGS: dict[str, Any] = {
-    "prompts": 2, "min_characters": 5, "max_characters": 40, "shard_rows": 3, "batch_size": 2,
+    "num_prompts": 2, "min_characters": 5, "max_characters": 40, "shard_rows": 3, "batch_size": 2,
     "tries": 5,
 }  # fmt: skip
 NUMBER = {stable_hash("self prompt", n): n for n in range(len(SAID))}
@@ -94,7 +94,7 @@ def test_too_few_that_can_be_used(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("prompts", 0), ("tries", 0), ("likeness", 0.0), ("likeness", 1.5), ("max_characters", 4)],
+    [("num_prompts", 0), ("tries", 0), ("likeness", 0.0), ("likeness", 1.5), ("max_characters", 4)],
 )
 def test_settings_that_cannot_work(name, value) -> None:
     with pytest.raises(UserError, match=f"data.source.{name}"):

@@ -10,7 +10,7 @@ from distill.data.corpus import load_corpus
 from distill.data.self_prompt import write_prompts
 
 JOB = (
-    "data=self_prompted", "data.source.prompts=40", "data.source.validation_fraction=0.2",
+    "data=self_prompted", "data.source.num_prompts=40", "data.source.validation_fraction=0.2",
     "data.source.evaluation_fraction=0.2", "data.source.shard_rows=16",
 )  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_a_part_of_a_mixture(distill, asked, prompts, tmp_path) -> None:
     distill(
         "pipeline=prepare", "data=mixture", "data.train_rows=20",
         "~data.source.parts.code", f"data.source.parts.chat.source.path={prompts}",
-        "+data.source.parts.own.weight=1", "+data.source.parts.own.source.prompts=40",
+        "+data.source.parts.own.weight=1", "+data.source.parts.own.source.num_prompts=40",
         "+data.source.parts.own.source._target_=distill.data.sources.SelfPromptedSource",
     )  # fmt: skip
     (folder,) = (tmp_path / "outputs" / "artifacts" / "prepare").glob("*/manifest.json")

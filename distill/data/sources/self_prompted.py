@@ -1,7 +1,7 @@
 """`self_prompted`: no prompts are at hand, so the target writes the users' turns itself.
 
 Xu et al. 2024, "Magpie: Alignment Data Synthesis from Scratch by Prompting Aligned LLMs with
-Nothing", section 2.1. The stage `self_prompt` writes them; this source is told where they are.
+Nothing", section 2.1. The stage `prepare` writes them; this source is told where they are.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ AFTERWARDS = ("batch_size", "validation_fraction", "evaluation_fraction")
 
 @dataclass
 class SelfPromptedSource:
-    """prompts: how many distinct ones to write, each with at most max_new_tokens.
+    """num_prompts: how many distinct ones to write, each with at most max_new_tokens.
 
     One of fewer than min_characters or more than max_characters is dropped, and one that is as
-    like an earlier one as `likeness` (see `distill.data.self_prompt`). At most tries · prompts are
-    sampled. shard_rows: samples that an interruption can lose.
+    like an earlier one as `likeness` (see `distill.data.self_prompt`). At most tries · num_prompts
+    are sampled. shard_rows: samples that an interruption can lose.
     """
 
-    prompts: int = 2000
+    num_prompts: int = 2000
     temperature: float = 1.0
     top_p: float = 0.95
     max_new_tokens: int = 128
@@ -45,7 +45,7 @@ class SelfPromptedSource:
     def check(self) -> None:
         """Raise a UserError for a setting out of range."""
         check_fractions(self.validation_fraction, self.evaluation_fraction)
-        for name in ("prompts", "max_new_tokens", "min_characters", "tries", "batch_size"):
+        for name in ("num_prompts", "max_new_tokens", "min_characters", "tries", "batch_size"):
             self._at_least(name, 1)
         self._at_least("shard_rows", 1)
         self._at_least("max_characters", self.min_characters)
