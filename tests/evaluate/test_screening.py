@@ -194,7 +194,8 @@ def test_gaps_to_the_best_are_paired_by_hand() -> None:
     gaps = behind_the_best(found)
     assert astuple(gaps["worse"]) == pytest.approx((0.1, 0.1, 0.1, 0.0))
     assert astuple(gaps["best"]) == (0.0, 0.0, 0.0, 0.0)
-    assert found["worse"].alpha.high - found["worse"].alpha.low == pytest.approx(0.2)
+    low, high = found["worse"].alpha.low, found["worse"].alpha.high
+    assert high - low > 0.2  # each alone is uncertain
 
 
 def test_no_supervised_token_is_one_clear_line() -> None:

@@ -12,7 +12,7 @@ def test_checkpoints_of_two_trainings_are_measured_side_by_side(distill, tmp_pat
         distill("pipeline=train", f"seed={seed}")
     trainings = tmp_path / "outputs" / "artifacts" / "train"
     distill("pipeline=evaluate", f"evaluate.candidates=[{trainings}]", "evaluate.max_candidates=4")
-    (path,) = (tmp_path / "outputs" / "artifacts" / "evaluate").glob("*/evaluation.json")
+    (path,) = (tmp_path / "outputs" / "artifacts" / "judge").glob("*/evaluation.json")
     names = [one["name"] for one in json.loads(path.read_text())["candidates"]]
     assert len({*names}) == 4
     assert len({name.split("/")[0] for name in names}) == 2

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from distill.evaluate.controls import Foreseeing
 
+from distill.evaluate.exactness.controls import Foreseeing
 from distill.speculative.cache import RaggedCache
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter, Proposal
