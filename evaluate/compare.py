@@ -1,6 +1,6 @@
 """Two evaluations side by side: the same target, loads and prompts, whatever else differs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,21 +46,16 @@ class Arms:
 
     def alpha(self) -> Sums:
         """Sums of Σ min(p, q) over tested tokens, by conversation."""
-        return Sums.of(
-            self.drafted,
-            lambda row: source_of(row.prompt_id),
-            lambda row: row.alpha_sum,
-            lambda r: r.tested,
-        )
+        return self._by_conversation(lambda row: row.alpha_sum, lambda row: row.tested)
 
     def tokens(self) -> Sums:
         """Sums of committed tokens over target passes, by conversation."""
-        return Sums.of(
-            self.drafted,
-            lambda row: source_of(row.prompt_id),
-            lambda row: row.committed,
-            lambda row: row.target_passes,
-        )
+        return self._by_conversation(lambda row: row.committed, lambda row: row.target_passes)
+
+    def _by_conversation(
+        self, above: Callable[[Measurement], float], below: Callable[[Measurement], float]
+    ) -> Sums:
+        return Sums.of(self.drafted, lambda row: source_of(row.prompt_id), above, below)
 
     def timed(self) -> tuple[list[Measurement], list[Measurement]]:
         """Plain and drafted rows with the independent units that they belong to."""

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from distill.cli import main
+from tests.tiny import tiny_llama
 
 SPECIAL = ("<|im_start|>", "<|im_end|>")
 TEMPLATE = (
@@ -41,8 +42,7 @@ def write_model(
     noise: float = 0.0,
 ) -> Path:
     """spread: of the weights; from 0.2 on a token's successor depends on more than itself."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    model = tiny_llama(
         vocab_size=256 + len(SPECIAL),
         hidden_size=hidden,
         intermediate_size=2 * hidden,
@@ -55,7 +55,6 @@ def write_model(
         eos_token_id=257,
         initializer_range=spread,
     )
-    model = LlamaForCausalLM(config)
     with torch.no_grad():
         for weight in model.parameters():
             weight += noise * torch.randn_like(weight)

@@ -11,7 +11,7 @@ import torch
 from lightning import LightningModule, Trainer
 from torch import distributed
 
-from distill.files import discard, flush, whole_file
+from distill.files import flush, whole_file
 from distill.training.callbacks.base import TrainingCallback
 from distill.training.module import DistillModule
 
@@ -94,11 +94,6 @@ def newest_resumable(folder: Path) -> Path | None:
             return path
         log.warning("%s is damaged; going on from the checkpoint before it", path)
     return None
-
-
-def remove_resumable(folder: Path) -> None:
-    """Drop the checkpoints of a training that is whole: each is several times the draft's size."""
-    discard(folder)
 
 
 def _is_whole(path: Path) -> bool:
