@@ -16,13 +16,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
+from distill.differences import differences, flat, listed
 from distill.errors import UserError
 from distill.files import discard, flush, flush_tree, write_json
 from distill.integrity import damage, record, restamped
+from distill.locks import locked
 from distill.ranks import is_rank_zero
+from distill.shards import ClosedError
 from distill.versions import versions
+from distill.watch import Watch, failure_noted, lock_of
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +33,7 @@ RESULTS = 1
 """Version of what the code makes of the same settings. It is raised by hand when a mistake in a
 loss, in the engine or in a format is mended, so that no artifact made with the mistake is found
 again. Version 1 is no part of the fingerprint: artifacts older than this number stay valid."""
-SHOWN = 4
-"""At most so many differences or damaged files are named in one line."""
-LONGEST_VALUE = 40
-"""Characters; a setting with a longer value, such as a hash, is called `another`."""
+POLL_SECONDS = 0.5
 Produce = Callable[[Path], dict[str, Any]]
 
 
@@ -107,9 +106,9 @@ def build(
     folder = root / "artifacts" / stage / digest[:12]
     make_writable(folder.parent)
     if not is_rank_zero():
-        return _follow(folder, produce if collective else None)
+        return _follow(stage, folder, produce if collective else None)
     # Jobs of one sweep share stages: the second waits for the first and finds the work done.
-    with FileLock(folder.with_suffix(".lock")):
+    with locked(lock_of(folder), f"at the same stage, {stage}"), failure_noted(folder):
         if force:
             discard(_partial(folder))
             discard(folder)
@@ -189,7 +188,7 @@ def _take_apart(
     bad: Mapping[str, str],
     pieces: Sequence[str],
 ) -> None:
-    named = _listed([f"{name} {reason}" for name, reason in bad.items()])
+    named = listed([f"{name} {reason}" for name, reason in bad.items()])
     kept = {
         name
         for name in written
@@ -251,22 +250,29 @@ def _make(
     return replace(load(folder), fresh=True)
 
 
-def _follow(folder: Path, produce: Produce | None) -> Artifact:
+def _follow(stage: str, folder: Path, produce: Produce | None) -> Artifact:
     """A rank other than zero: work along, then wait until rank zero has put the folder in place.
 
-    When rank zero fails, the launcher ends this process too.
+    Raises:
+        UserError: rank zero failed or was killed.
     """
-    if produce and not _is_whole(folder):
-        produce(_partial(folder))
+    watch = Watch(stage, folder)
     while not _is_whole(folder):
-        time.sleep(0.5)
+        watch.look()
+        if produce is not None and _partial(folder).exists():
+            try:
+                produce(_partial(folder))
+                produce = None
+            except ClosedError:
+                pass  # rank zero comes again, or this rank came too late
+        time.sleep(POLL_SECONDS)
     return load(folder)
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a finished folder is there, by its manifest and sizes; rank zero reads the bytes."""
+    """Whether a finished folder is there, by what rank zero goes by."""
     try:
-        return not damage(folder, load(folder).manifest.get("files", {}), hashes=False)
+        return not damage(folder, load(folder).manifest.get("files", {}))
     except UserError:
         return False
 
@@ -277,16 +283,16 @@ def _explain(
     """Log in one line how the stage differs from the most similar one that is finished."""
     # As a manifest holds them: lists for tuples, text for what JSON has no form for.
     plain = json.loads(json.dumps(dict(settings), default=str))
-    wanted = {**_flat(plain), **{i.manifest["stage"]: i.fingerprint for i in inputs}}
+    wanted = {**flat(plain), **{i.manifest["stage"]: i.fingerprint for i in inputs}}
     found = []
     for manifest in _finished(folder.parent):
-        had = {**_flat(manifest["settings"]), **manifest["inputs"]}
-        differences = list(_differences(had, wanted))
+        had = {**flat(manifest["settings"]), **manifest["inputs"]}
+        what = list(differences(had, wanted))
         if (version := manifest.get("results", 1)) != RESULTS:
-            differences.append(f"results have version {RESULTS} (had {version})")
-        found.append(differences)
+            what.append(f"results have version {RESULTS} (had {version})")
+        found.append(what)
     if nearest := min(found, key=len, default=None):
-        log.info("%s: made anew, because %s", stage, _listed(nearest))
+        log.info("%s: made anew, because %s", stage, listed(nearest))
 
 
 def _finished(place: Path) -> Iterator[dict[str, Any]]:
@@ -298,37 +304,6 @@ def _finished(place: Path) -> Iterator[dict[str, Any]]:
             yield load(path.parent).manifest
         except UserError:
             continue
-
-
-def _differences(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    for name in [*wanted, *(name for name in had if name not in wanted)]:
-        if name not in wanted:
-            yield f"{name} is gone (was {_short(had[name])})"
-        elif name not in had:
-            yield f"{name} is {_short(wanted[name])} (was not set)"
-        elif had[name] != wanted[name]:
-            old, new = _short(had[name]), _short(wanted[name])
-            yield f"{name} is {new}" if "another" in (old, new) else f"{name} is {new} (was {old})"
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        nested = isinstance(value, Mapping) and value
-        found |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return found
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= LONGEST_VALUE else "another"
-
-
-def _listed(items: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`; of many the first ones and the number of the others."""
-    shown = [*items[:SHOWN], *([f"{len(items) - SHOWN} more"] if len(items) > SHOWN else [])]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)
 
 
 def _partial(folder: Path) -> Path:

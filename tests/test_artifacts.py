@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from distill.artifacts import MANIFEST, Artifact, build, fingerprint, load
 from distill.errors import UserError
+from distill.watch import Watch
 
 
 def note(calls):
@@ -261,3 +263,83 @@ def test_a_stage_made_anew_says_what_differs_from_the_nearest(tmp_path, caplog):
     ]
     del changed["seed"]
     assert train(changed, other) == ["train: made anew, because seed is gone (was 0)"]
+
+
+RANKS = """
+import os, sys, time
+from pathlib import Path
+from distill import watch
+from distill.artifacts import build
+from distill.errors import UserError
+from distill.shards import working
+watch.GRACE_SECONDS = 1.0
+kind, root, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
+def wait(path):
+    while not path.exists():
+        time.sleep(0.02)
+def produce(folder):
+    with working(folder / "work"):
+        (root / f"in-{rank}").touch()
+        if rank == 0 and kind != "late":
+            wait(root / "in-1")
+    if rank == 0 and kind == "raises":
+        time.sleep(1.0)
+        raise RuntimeError("after training")
+    if rank == 0 and kind == "killed":
+        time.sleep(2.0)
+        os.kill(os.getpid(), 9)
+    return {}
+if rank == 1 and kind == "late":
+    wait(root / "done")
+try:
+    print(build("stage", root, {}, [], produce, collective=True).path.suffix == "")
+except UserError as error:
+    sys.exit(str(error))
+(root / "done").touch()
+"""
+
+
+def ranks(kind, root):
+    """The exit status and the errors of ranks 0 and 1 of one job."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANKS, kind, str(root)],
+            env=os.environ | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    errors = [process.communicate(timeout=60)[1] for process in started]
+    return [process.returncode for process in started], errors
+
+
+@pytest.mark.parametrize("kind", ["raises", "killed"])
+def test_when_rank_zero_is_gone_the_others_end_with_one_line(tmp_path, kind):
+    (_, other), (_, said) = ranks(kind, tmp_path)
+    assert other == 1
+    assert len(said.splitlines()) == 1
+    assert "rank zero failed or was killed" in said
+
+
+def test_a_late_rank_finds_the_work_done_and_leaves_no_unfinished_folder(tmp_path):
+    codes, errors = ranks("late", tmp_path)
+    assert codes == [0, 0], errors
+    assert [path.suffix for path in (tmp_path / "artifacts" / "stage").iterdir()].count("") == 1
+    assert not list(tmp_path.rglob("*.partial"))
+    assert not (tmp_path / "in-1").exists()
+
+
+def test_a_note_of_an_earlier_job_ends_nobody(tmp_path, monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        build("stage", tmp_path, {"a": 1}, [], lambda folder: {"x": 1 / 0})
+    monkeypatch.setattr("distill.watch._STARTED", time.time() + 1)
+    watch = Watch(
+        "stage", tmp_path / "artifacts" / "stage" / fingerprint("stage", {"a": 1}, [])[:12]
+    )
+    watch.look()
+    monkeypatch.setattr("distill.watch._STARTED", 0.0)
+    with pytest.raises(UserError, match="rank zero failed"):
+        watch.look()
+    make(tmp_path, [])
+    watch.look()

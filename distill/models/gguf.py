@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
-
 from distill.errors import UserError
 from distill.files import whole_folder, write_text
+from distill.locks import locked
 from distill.models.folder import copy_tokenizer
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def convert_once(file: Path, name: str, cache: Path) -> Path:
     """Convert a GGUF file to `cache/NAME-cN` unless that is there; N: the conversion's version."""
     folder = cache / f"{name}-c{CONVERSION}"
     cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / f"{folder.name}.lock"):
+    with locked(cache / f"{folder.name}.lock", f"converting {file.name}"):
         if not folder.is_dir():
             with whole_folder(folder) as partial:
                 convert_gguf(file, partial)

@@ -8,10 +8,9 @@ import hashlib
 import re
 from pathlib import Path
 
-from filelock import FileLock
-
 from distill.errors import UserError
 from distill.files import whole_folder
+from distill.locks import locked
 from distill.models import embedded
 from distill.models.config import ModelConfig
 from distill.models.folder import safetensors_files
@@ -135,7 +134,7 @@ def _from_mlflow(uri: str, cache: Path) -> Path:
         key = f"{mlflow.get_registry_uri()} {fixed} {stamp}"
         folder = cache / f"mlflow-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
         cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{folder.name}.lock"):
+        with locked(cache / f"{folder.name}.lock", f"fetching {uri}"):
             if not folder.is_dir():
                 with whole_folder(folder) as partial:
                     mlflow.artifacts.download_artifacts(artifact_uri=fixed, dst_path=str(partial))
