@@ -1,5 +1,6 @@
 """Verb `full`: the whole road, and a summary of it."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -8,7 +9,11 @@ from typing import Any
 from distill.pipelines import evaluate
 from distill.pipelines.job import Job
 from distill.pipelines.report import SUMMARY, summarize, write_report
+from distill.tracking.outbox import TrackingAwayError
+from distill.tracking.registry import Champion
 from distill.tracking.runs import numbers
+
+log = logging.getLogger(__name__)
 
 
 def run(job: Job, stage: Callable[[str], Any]) -> dict[str, Any]:
@@ -16,10 +21,10 @@ def run(job: Job, stage: Callable[[str], Any]) -> dict[str, Any]:
     started = time.monotonic()
     judged = stage("judge")
     evaluate.run(job, judged)
-    champion, exported = stage("register"), stage("export")
+    champion, exported = _registered(stage), stage("export")
     summary = {
         **summarize(job, judged),
-        "model_uri": champion.version_uri,
+        "model_uri": champion and champion.version_uri,
         "export_path": str(exported.folder),
         "wall_seconds": round(time.monotonic() - started, 1),
     }
@@ -31,3 +36,12 @@ def run(job: Job, stage: Callable[[str], Any]) -> dict[str, Any]:
     job.run.log_metrics(dict(numbers(summary)))
     sys.stdout.write(f"summary: {page.with_name(SUMMARY)}\n")
     return summary
+
+
+def _registered(stage: Callable[[str], Any]) -> Champion | None:
+    """The registered champion; None, with a warning, when MLflow does not answer any more."""
+    try:
+        return stage("register")
+    except TrackingAwayError as away:
+        log.warning("the champion is not registered: %s", away)
+        return None

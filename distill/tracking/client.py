@@ -3,12 +3,13 @@
 Nothing of MLflow is imported before `connect`: it takes seconds.
 """
 
+import logging
 import os
 import re
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distill.errors import UserError
 from distill.tracking.config import TrackingConfig
@@ -18,21 +19,17 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
 
 # Read by MLflow when it is imported or used. A user's own setting wins.
-QUIET = {
+SETTINGS = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",  # database migrations, one line each
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # A thread sends, keeps what was not taken and tries again; waiting for minutes helps nobody.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",  # a training job calls nobody but its own server
 }
 SERVER_TIMEOUT_SECONDS = 10.0
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
-
-
-class SilentClient:
-    """Stands in for MLflow's client on every rank but zero: each call does nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: None
 
 
 def tracking_uri(tracking: TrackingConfig, output_root: Path) -> str:
@@ -51,8 +48,10 @@ def connect(tracking: TrackingConfig, output_root: Path) -> "MlflowClient":
     Raises UserError when the store cannot be used. Creating a new SQLite file takes a few seconds.
     """
     uri = tracking_uri(tracking, output_root)
-    for name, value in QUIET.items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    # It says each attempt in a line of its own; the outbox says once that nobody answers.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     _check_server(uri)
 
     import mlflow

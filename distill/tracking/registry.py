@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distill.errors import UserError
 from distill.tracking.config import TrackingConfig
+from distill.tracking.outbox import answering
 from distill.tracking.runs import Run
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def register_champion(
     The alias moves last, when every file is seen in the store with its size. The same files with
     the same tags are not registered twice: the alias goes (back) to the version there is.
     tracking: with the model's name set, as by `TrackingConfig.for_target`.
-    Raises UserError for a folder without config.json.
+    Raises UserError for a folder without config.json, TrackingAwayError when MLflow is away.
     """
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is no model folder (no config.json): register a draft's folder.")
@@ -49,19 +50,25 @@ def register_champion(
     by_alias = f"models:/{name}@{tracking.alias}"
     if run.silent:
         return Champion(by_alias, by_alias, version=None, is_new=False)
-    client: MlflowClient = run.client
+    with answering(run.tracking_uri):
+        return _register(folder, name, tracking.alias, tags, run)
+
+
+def _register(folder: Path, name: str, alias: str, tags: Mapping[str, str], run: Run) -> Champion:
+    client = run.client
     _ensure_model(client, name)
     wanted = {**tags, CONTENT_TAG: content_sha256(folder)}
     version = _find_version(client, name, wanted, folder)
     is_new = version is None
     if version is None:
         run.log_folder(folder, ARTIFACT_PATH)
+        client = run.client  # once more: it waits until the folder is sent
         _check_whole(client, run.id, folder)
         source = f"{client.get_run(run.id).info.artifact_uri}/{ARTIFACT_PATH}"
         version = client.create_model_version(name, source, run_id=run.id, tags=wanted)
-    client.set_registered_model_alias(name, tracking.alias, version.version)
+    client.set_registered_model_alias(name, alias, version.version)
     return Champion(
-        model_uri=by_alias,
+        model_uri=f"models:/{name}@{alias}",
         version_uri=f"models:/{name}/{version.version}",
         version=int(version.version),
         is_new=is_new,
@@ -106,7 +113,10 @@ def _find_version(
 def _check_whole(client: "MlflowClient", run_id: str, folder: Path) -> None:
     missing = _missing(client, run_id, folder)
     if missing:
-        raise OSError(f"the artifact store lacks {', '.join(missing)}; the alias was not moved")
+        raise UserError(
+            f"MLflow's artifact store lacks {', '.join(missing)} after the upload, so the alias "
+            "was not moved: make room there and run the same command again"
+        )
 
 
 def _missing(client: "MlflowClient", run_id: str, folder: Path) -> list[str]:

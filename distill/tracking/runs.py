@@ -13,65 +13,73 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import yaml
 
 from distill.artifacts import make_writable
 from distill.ranks import is_rank_zero
-from distill.tracking.client import (
-    SilentClient,
-    connect,
-    experiment_id,
-    tracking_uri,
-    without_credentials,
-)
+from distill.tracking import calls
+from distill.tracking.client import connect, experiment_id, tracking_uri, without_credentials
 from distill.tracking.config import TrackingConfig
-from distill.tracking.lease import drop_lease, end_abandoned, take_lease
+from distill.tracking.lease import Lease, end_abandoned, end_tree, is_alive
+from distill.tracking.outbox import Outbox, answering, left_over, send_left_over
 from distill.versions import git_state, hardware, versions
 
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
 
 FINGERPRINT = "distill.fingerprint"
 """Tag of a stage's runs: which artifact they worked on. An artifact has one run per restart."""
 
-LARGEST_BATCH = 1000
-"""The most metrics MLflow takes in one call."""
-LARGEST_PARAM_BATCH = 100
-"""The most parameters MLflow takes in one call."""
+Point = tuple[str, float, int, int]
+"""A metric's name, value, time in milliseconds and step."""
 
 
 class Run:
-    """One MLflow run: what a stage may log into it."""
+    """One MLflow run: what a stage may log into it. What is logged is sent by a thread."""
 
-    def __init__(self, client: "MlflowClient | SilentClient", run_id: str, uri: str) -> None:
-        self.client: Any = client
-        self.id = run_id
+    def __init__(self, outbox: Outbox | None, name: str, uri: str) -> None:
+        """name: what the outbox calls the run. outbox: None on every rank but zero."""
+        self._outbox = outbox
+        self._name = name
         self.tracking_uri = uri
 
     @property
     def silent(self) -> bool:
         """Whether this rank only goes through the motions."""
-        return isinstance(self.client, SilentClient)
+        return self._outbox is None
+
+    @property
+    def id(self) -> str:
+        """MLflow's id. TrackingAwayError where the run is not there yet and MLflow is away."""
+        return self._name if self._outbox is None else self._outbox.real_id(self._name)
+
+    @property
+    def client(self) -> "MlflowClient":
+        """For reading, once all that was logged is sent. TrackingAwayError when MLflow is away."""
+        assert self._outbox is not None, "only rank zero reads"
+        self._outbox.wait()
+        return self._outbox.client
 
     def log_config(self, config: Mapping[str, Any]) -> None:
         """The whole configuration: parameters for searching, `config.yaml` for running it again."""
-        items = [(name, without_credentials(value)) for name, value in flatten(config)]
-        for start in range(0, len(items), LARGEST_PARAM_BATCH):
-            self._log_params(items[start : start + LARGEST_PARAM_BATCH])
+        items = [[name, without_credentials(value)] for name, value in flatten(config)]
+        self._put(calls.PARAMS, items=items)
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         self.log_text("config.yaml", without_credentials(text))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Numbers of a finished piece of work. A training loop logs through `lightning_logger`."""
-        if self.silent:
-            return
-        points = to_points(metrics, step)
-        for start in range(0, len(points), LARGEST_BATCH):
-            self.client.log_batch(self.id, metrics=points[start : start + LARGEST_BATCH])
+        self.log_points(to_points(metrics, step))
+
+    def log_points(self, points: Sequence[Point]) -> None:
+        """Numbers that were measured before now."""
+        if points:
+            self._put(calls.METRICS, points=list(points))
 
     def log_up_to_date(self, recorded: Mapping[str, Any]) -> None:
         """Log the numbers an earlier run recorded for a stage that had nothing to do."""
@@ -81,45 +89,59 @@ class Run:
     def log_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags, over those of the same names."""
         for name, value in tags.items():
-            self.client.set_tag(self.id, name, value)
+            self._put(calls.TAG, name=name, value=value)
 
     def log_table(self, name: str, rows: "pd.DataFrame | Sequence[Mapping[str, Any]]") -> None:
         """`tables/NAME.parquet` for programs and `tables/NAME.json`, which MLflow's pages show."""
-        if self.silent:
+        if self._outbox is None:
             return
         import pandas as pd
 
-        table = pd.DataFrame(rows)
-        for suffix in ("parquet", "json"):
-            self.client.log_table(self.id, table, f"tables/{name}.{suffix}")
+        with TemporaryDirectory() as scratch:
+            path = Path(scratch) / f"{name}.parquet"
+            pd.DataFrame(rows).to_parquet(path)
+            self._put(calls.TABLE, name=name, source=self._outbox.keep(path))
 
     def log_text(self, path: str, text: str) -> None:
         """Write a text file at the artifact path."""
-        self.client.log_text(self.id, text, path)
+        self._put(calls.TEXT, path=path, text=text)
 
     def log_folder(self, folder: Path, path: str) -> None:
-        """Copy a folder's files below the artifact path."""
-        self.client.log_artifacts(self.id, str(folder), path)
+        """Copy a folder's files, as they are now, below the artifact path."""
+        if self._outbox is not None:
+            self._put(calls.FOLDER, path=path, source=self._outbox.keep(folder))
 
     def log_file(self, file: Path, path: str) -> None:
-        """Copy a file below the artifact path."""
-        self.client.log_artifact(self.id, str(file), path)
+        """Copy a file, as it is now, below the artifact path."""
+        if self._outbox is not None:
+            self._put(calls.FILE, path=path, source=self._outbox.keep(file))
 
-    def _log_params(self, items: list[tuple[str, str]]) -> None:
-        if self.silent:
-            return
-        from mlflow.entities import Param
+    def nested(self, experiment: str, name: str, tags: Mapping[str, str]) -> "Run":
+        """A new run of the same job."""
+        made = Run(self._outbox, uuid4().hex, self.tracking_uri)
+        made._put(
+            calls.CREATE, experiment=experiment, name=name, tags=dict(tags), milliseconds=_now()
+        )
+        return made
 
-        self.client.log_batch(self.id, params=[Param(name, value) for name, value in items])
+    def end(self, status: str) -> None:
+        """Give the run its final status."""
+        self._put(calls.END, status=status, milliseconds=_now())
+
+    def _put(self, kind: str, **what: Any) -> None:
+        if self._outbox is not None:
+            self._outbox.put(kind, self._name, **what)
 
 
 class TrackedJob:
     """A job's parent run, alive until the `with` block ends."""
 
-    def __init__(self, run: Run, experiment: str, output_root: Path) -> None:
+    def __init__(
+        self, run: Run, experiment: str, outbox: Outbox | None = None, lease: Lease | None = None
+    ) -> None:
         self.run = run
         self._experiment = experiment
-        self._lease = None if run.silent else take_lease(output_root, run.id)
+        self._outbox, self._lease = outbox, lease
         self._ending = _ends(run)
 
     def __enter__(self) -> "TrackedJob":
@@ -130,14 +152,16 @@ class TrackedJob:
         try:
             self._ending.__exit__(*exception)
         finally:
+            if self._outbox is not None:
+                self._outbox.close()
             if self._lease is not None:
-                drop_lease(self._lease)
+                self._lease.release()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Run]:
         """A run nested under the job's: FINISHED, FAILED on an error, KILLED when interrupted."""
         tags = {"mlflow.parentRunId": self.run.id, "distill.stage": name}
-        run = _create_run(self.run.client, self._experiment, name, tags, self.run.tracking_uri)
+        run = self.run.nested(self._experiment, name, tags)
         with _ends(run):
             yield run
 
@@ -147,7 +171,8 @@ def start_job(
 ) -> TrackedJob:
     """Open the parent run with the configuration, versions, hardware and commit in it.
 
-    First ends the runs that killed jobs of the same output root left RUNNING.
+    First sends what earlier jobs of the same output root could not send, and ends the runs that
+    killed ones left RUNNING.
 
     Raises:
         UserError: the store cannot be used, or the output root cannot be written.
@@ -155,16 +180,23 @@ def start_job(
     output_root = output_root.expanduser().resolve()
     uri = tracking_uri(tracking, output_root)
     if not is_rank_zero():
-        return TrackedJob(Run(SilentClient(), "", uri), "", output_root)
+        return TrackedJob(Run(None, "", uri), "")
     make_writable(output_root)
     client = connect(tracking, output_root)
-    experiment = experiment_id(client, tracking, output_root)
-    end_abandoned(client, output_root)
-    run = _create_run(client, experiment, name, _code_tags(), uri)
-    job = TrackedJob(run, experiment, output_root)
-    run.log_config(config)
+    with answering(uri):
+        experiment = experiment_id(client, tracking, output_root)
+        for folder in left_over(output_root, uri):
+            if not is_alive(output_root, folder.name):
+                send_left_over(client, folder)
+                end_tree(client, folder.name)
+        end_abandoned(client, output_root)
+        parent = client.create_run(experiment, tags=_code_tags(), run_name=name).info.run_id
+    lease = Lease(output_root, parent)
+    outbox = Outbox(client, output_root, parent, uri)
+    job = TrackedJob(Run(outbox, parent, uri), experiment, outbox, lease)
+    job.run.log_config(config)
     made_with = {"versions": versions(), "hardware": hardware()}
-    run.log_text("environment.json", json.dumps(made_with, indent=2))
+    job.run.log_text("environment.json", json.dumps(made_with, indent=2))
     return job
 
 
@@ -178,12 +210,10 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield name, value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def to_points(metrics: Mapping[str, float], step: int) -> "list[Metric]":
-    """MLflow's entities for named numbers measured now."""
-    from mlflow.entities import Metric
-
-    now_ms = int(time.time() * 1000)
-    return [Metric(name, float(value), now_ms, step) for name, value in metrics.items()]
+def to_points(metrics: Mapping[str, float], step: int) -> list[Point]:
+    """Named numbers measured now."""
+    now = _now()
+    return [(name, float(value), now, step) for name, value in metrics.items()]
 
 
 def numbers(recorded: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -195,17 +225,8 @@ def numbers(recorded: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{key}", float(value)
 
 
-def _create_run(
-    client: "MlflowClient | SilentClient",
-    experiment: str,
-    name: str,
-    tags: dict[str, str],
-    uri: str,
-) -> Run:
-    if isinstance(client, SilentClient):
-        return Run(client, "", uri)
-    created = client.create_run(experiment, tags=tags, run_name=name)
-    return Run(client, created.info.run_id, uri)
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def _code_tags() -> dict[str, str]:
@@ -232,4 +253,4 @@ def _ends(run: Run) -> Iterator[None]:
         status = "KILLED" if left.code == 128 + signal.SIGTERM else "FAILED"
         raise
     finally:
-        run.client.set_terminated(run.id, status)
+        run.end(status)

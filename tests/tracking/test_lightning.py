@@ -1,61 +1,34 @@
 import warnings
 
 import lightning.pytorch as pl
-import pytest
 import torch
 
 from distill.schema import TrackingConfig
-from distill.tracking.lightning import MetricBuffer, lightning_logger
-from distill.tracking.runs import Run, SilentClient, start_job
+from distill.tracking.lightning import StageLogger, lightning_logger
+from distill.tracking.runs import Run, start_job
 
 
-class Store:
-    """A client that counts its calls, and may fail."""
+class Sink:
+    """A run that notes the batches it is handed."""
 
     def __init__(self):
         self.batches = []
-        self.error = None
 
-    def log_batch(self, run_id, metrics):
-        if self.error is not None:
-            raise self.error
-        self.batches.append(metrics)
+    def log_points(self, points):
+        if points:
+            self.batches.append(points)
 
 
 def test_points_wait_for_their_turn_and_none_is_lost():
-    now, store = [0.0], Store()
-    buffer = MetricBuffer(store, "run", every_seconds=10.0, clock=lambda: now[0])
+    now, run = [0.0], Sink()
+    logger = StageLogger(run, every_seconds=10.0, clock=lambda: now[0])
     for step in range(25):
         now[0] = float(step)
-        buffer.add({"loss": float(step)}, step)
-    assert [len(batch) for batch in store.batches] == [11, 10]
-    buffer.close()
-    points = [point for batch in store.batches for point in batch]
-    assert [(point.step, point.value) for point in points] == [(i, float(i)) for i in range(25)]
-
-
-def test_no_call_is_larger_than_mlflow_takes():
-    store = Store()
-    buffer = MetricBuffer(store, "run", every_seconds=1e9)
-    for step in range(2500):
-        buffer.add({"loss": 0.0}, step)
-    buffer.close()
-    assert [len(batch) for batch in store.batches] == [1000, 1000, 500]
-
-
-def test_a_store_that_fails_does_not_end_training_but_is_not_hidden():
-    from mlflow.exceptions import MlflowException
-
-    store = Store()
-    store.error = MlflowException("no answer")
-    buffer = MetricBuffer(store, "run", every_seconds=0.0)
-    with pytest.warns(UserWarning, match="no answer"):
-        buffer.add({"loss": 1.0}, 0)
-    with pytest.raises(MlflowException):
-        buffer.close()
-    store.error = None
-    buffer.close()
-    assert [point.value for point in store.batches[0]] == [1.0]
+        logger.log_metrics({"loss": float(step)}, step)
+    assert [len(batch) for batch in run.batches] == [11, 10]
+    logger.finalize()
+    points = [point for batch in run.batches for point in batch]
+    assert [(step, value) for _, value, _, step in points] == [(i, float(i)) for i in range(25)]
 
 
 class Tiny(pl.LightningModule):
@@ -90,10 +63,15 @@ def fit(logger, root):
         trainer.fit(Tiny())
 
 
-def test_lightning_logs_into_the_stage_and_leaves_its_status_alone(root):
+def test_lightning_logs_into_the_stage_and_leaves_its_status_alone(root, monkeypatch):
     with start_job({}, TrackingConfig(), root, "job") as job:
         with job.stage("train") as run:
-            fit(lightning_logger(run), root)
+            with monkeypatch.context() as patch:
+                handed = []
+                log_points = Run.log_points
+                patch.setattr(Run, "log_points", lambda *a: handed.append(1) or log_points(*a))
+                fit(lightning_logger(run), root)
+            assert len(handed) == 1
             assert job.run.client.get_run(run.id).info.status == "RUNNING"
             run.log_metrics({"tokens": 3.0})
         history = job.run.client.get_metric_history(run.id, "train/loss")
@@ -102,4 +80,4 @@ def test_lightning_logs_into_the_stage_and_leaves_its_status_alone(root):
 
 
 def test_lightning_on_another_rank_logs_nowhere(tmp_path):
-    fit(lightning_logger(Run(SilentClient(), "", "http://127.0.0.1:9")), tmp_path)
+    fit(lightning_logger(Run(None, "", "http://127.0.0.1:9")), tmp_path)

@@ -11,7 +11,9 @@ import yaml
 from mlflow import MlflowClient
 
 from distill.errors import UserError
+from distill.locks import Lock
 from distill.schema import TrackingConfig
+from distill.tracking import lease
 from distill.tracking.client import connect, experiment_id
 from distill.tracking.lease import FOLDER
 from distill.tracking.runs import flatten, numbers, start_job
@@ -211,3 +213,20 @@ def test_two_jobs_that_make_the_experiment_at_once_both_get_it(root, monkeypatch
 
     monkeypatch.setattr(client, "get_experiment_by_name", missed)
     assert [experiment_id(client, TrackingConfig(), root)] == other
+
+
+def test_a_living_job_of_another_machine_is_not_ended(root, monkeypatch):
+    """Its file system keeps locks of one machine from another's sight."""
+    with start_job({}, TrackingConfig(), root, "there") as there:
+        here = root / FOLDER / f"{there.run.id}.lock"
+
+        def unseen(path):
+            return Lock(path, os.open(path, os.O_RDWR | os.O_CREAT))
+
+        monkeypatch.setattr(lease, "machine", lambda: "another one")
+        monkeypatch.setattr(lease, "try_lock", unseen)
+        with start_job({}, TrackingConfig(), root, "other") as other:
+            assert statuses(root, other)["there"] == "RUNNING"
+        os.utime(here, (1, 1))  # not touched for long: it is over
+        with start_job({}, TrackingConfig(), root, "later") as later:
+            assert statuses(root, later)["there"] == "KILLED"
