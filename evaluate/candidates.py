@@ -1,5 +1,6 @@
 """The drafts to measure: where they lie, what they are called and what their training knows."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from distill.training.callbacks.candidates import (
     training_of,
 )
 
+log = logging.getLogger(__name__)
 FOREIGN = re.compile(r"[^\w\-./: ]")
 COMMON = "base"
 """The name of a training that does not differ from the most common settings."""
@@ -121,6 +123,21 @@ def training_names(runs: Iterable[Path]) -> dict[Path, str]:
     return {
         run: label if found[run] and often[label] == 1 else run.name for run, label in given.items()
     }
+
+
+def warn_of_other_flags(candidates: Iterable[Candidate], flags: str) -> None:
+    """Warn of each draft that was trained with other flags of the template than it is served with.
+
+    flags: in words, see `ModelIdentity`. A draft from elsewhere does not say.
+    """
+    for one in candidates:
+        trained = one.metrics.get("template_flags")
+        if trained is not None and trained != flags:
+            log.warning(
+                "%s was trained with %s and is measured with %s: it meets text that it did not "
+                "learn; set target.chat_template_kwargs as for its training, or train it anew",
+                one.name, trained or "no flags of the template", flags or "none",
+            )  # fmt: skip
 
 
 def scores_of_training(

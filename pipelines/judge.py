@@ -133,6 +133,7 @@ def _lineage(job: Job, measured: Measured, outcome: Outcome) -> dict[str, Any]:
         "target_weights_sha256": identity.weights_sha256,
         "tokenizer_sha256": identity.tokenizer_sha256,
         "template_sha256": identity.template_sha256,
+        "template_flags": identity.template_flags or "none",
         "draft_weights_sha256": outcome.draft_weights_sha256,
         "data_fingerprint": measured.corpus.artifact.fingerprint,
         COMMIT_TAG: git.commit if git else None,

@@ -17,7 +17,13 @@ from transformers import AutoTokenizer
 from distill.artifacts import Artifact
 from distill.content import content
 from distill.data.corpus import load_corpus
-from distill.evaluate.candidates import Candidate, HeldOutScores, drafts_at, make_candidates
+from distill.evaluate.candidates import (
+    Candidate,
+    HeldOutScores,
+    drafts_at,
+    make_candidates,
+    warn_of_other_flags,
+)
 from distill.evaluate.measure import Grid, measure_candidates
 from distill.evaluate.prompts import (
     PromptFile,
@@ -78,6 +84,7 @@ def run(job: Job, corpus: Corpus, answered: Corpus | None, training: Training | 
         if training is None
         else make_candidates(training.candidates, job.draft_identity)
     )
+    warn_of_other_flags(candidates, job.target.identity.template_flags)
     grid = _grid(job, min(job.shared_with(one.folder) for one in candidates))
     config, read = job.config, answered or corpus
     settings = {

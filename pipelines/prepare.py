@@ -82,6 +82,7 @@ def _self_prompted(job: Job, source: SelfPromptedSource) -> Artifact:
         "tokenizer": target.identity.tokenizer_sha256,
         "template": target.identity.template_sha256,
         "system_prompt": job.config.target.system_prompt,
+        "eos_token_ids": target.eos_token_ids,
         "dtype": job.config.target.dtype,
         "seed": job.config.seed,
     }

@@ -158,6 +158,10 @@ def _train(
         on_policy=on_policy,
         logger=lightning_logger(stage),
         decoding=decoding,
+        about={
+            "template_sha256": job.target.identity.template_sha256,
+            "template_flags": job.target.identity.template_flags,
+        },
         seed=config.seed,
     )
 

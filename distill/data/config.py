@@ -65,7 +65,8 @@ class GenerateConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int = 256
-    batch_size: int = 8
+    batch_size: int = deciding(default=8)
+    """Each row has a random stream of its own, so this changes no answer but by rounding."""
     shard_rows: int = 64
 
     def __post_init__(self) -> None:

@@ -93,17 +93,18 @@ class TrainerConfig:
     most `tokens_per_batch`.
     """
 
-    accelerator: str = "auto"
-    devices: str = "auto"
-    num_nodes: int = 1
-    strategy: str = "auto"
+    accelerator: str = deciding(default="auto")
+    """This one and the next three say where it runs: a training goes on elsewhere as it is."""
+    devices: str = deciding(default="auto")
+    num_nodes: int = deciding(default=1)
+    strategy: str = deciding(default="auto")
     precision: str = "auto"
     tokens_per_batch: int = 1024
     tokens_per_step: int = 1024
     gradient_clip: float = 1.0
-    compile: bool = False
+    compile: bool = deciding(default=False)
     """torch.compile the draft's forward and backward; needs a C++ compiler on CPU."""
-    compile_target: bool = False
+    compile_target: bool = deciding(default=False)
     """On a CPU, torch.compile the blocks of a live target: faster, for some 170 MB more."""
     checkpoints: int = 6
     """Candidates written over the budget, evenly; the last is the end of training."""
@@ -111,7 +112,7 @@ class TrainerConfig:
     """How many candidates stay: the newest, and the best of the others by `monitor`; null: all."""
     monitor: str = "alpha"
     """`alpha` on validation rows, or `decoding_alpha`, `decoding_speedup` (`decode_every`)."""
-    validate_every: float = 0.1
+    validate_every: float = deciding(default=0.1)
     """Share of the budget between validations."""
     decode_every: float = 0.0
     """Share of the budget between decodings of `decode_num_prompts` held-out prompts; 0: never."""

@@ -3,6 +3,7 @@
 import logging
 import signal
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +52,7 @@ def train_draft(
     on_policy: OnPolicy | None = None,
     logger: Logger | None = None,
     decoding: Decoding | None = None,
+    about: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Train until the budget is spent, writing `folder/candidates/tokens-*` and a state to resume.
@@ -59,7 +61,8 @@ def train_draft(
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
     objective: already checked against the teacher's signal. target_folder: gives every candidate
     its tokenizer and EOS list. on_policy: answers rows anew, for a live teacher only. decoding:
-    measures the draft with the engine on the way. seed: seeds what is drawn while training.
+    measures the draft with the engine on the way. about: what every candidate's metrics.json says
+    beside its numbers. seed: seeds what is drawn while training.
 
     Returns:
         train_tokens, steps, seconds, tokens_per_second (validation and writing left out),
@@ -89,7 +92,9 @@ def train_draft(
         on_policy=on_policy,
     )
     save = partial(save_draft, target_folder=target_folder)
-    loop = build_trainer(trainer, callbacks(trainer, folder, save, decoding), folder, logger)
+    loop = build_trainer(
+        trainer, callbacks(trainer, folder, save, decoding, about or {}), folder, logger
+    )
     start = newest_resumable(folder / RESUME)
     if start is not None:
         log.info("going on from %s", start)
@@ -109,7 +114,11 @@ def train_draft(
 
 
 def callbacks(
-    config: TrainerConfig, folder: Path, save: Any, decoding: Decoding | None
+    config: TrainerConfig,
+    folder: Path,
+    save: Any,
+    decoding: Decoding | None,
+    about: Mapping[str, Any],
 ) -> list[Callback]:
     """In the order in which they act after a window: measure, write, decide, save the state."""
     validation = Validation(config.validate_every)
@@ -125,6 +134,7 @@ def callbacks(
             decoding,
             keep=config.keep,
             monitor=config.monitor,
+            about=about,
         ),
         StopAtBudget(),
         Resume(folder / RESUME, config.resume_every_seconds),

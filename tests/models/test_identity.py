@@ -5,7 +5,8 @@ import os
 import pytest
 
 from distill.errors import UserError
-from distill.models.identity import identify, template_sha256, weights_sha256
+from distill.models.folder import TOKENIZER_FILES
+from distill.models.identity import identify, template_sha256, tokenizer_sha256, weights_sha256
 from distill.schema import TargetConfig
 
 
@@ -72,3 +73,29 @@ def test_torn_weights_are_named(target):
     (target / "model.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
     with pytest.raises(UserError, match="not a whole safetensors file"):
         identify(target, TargetConfig(source="folder", id="x"))
+
+
+@pytest.mark.parametrize("name", [n for n in TOKENIZER_FILES if not n.startswith("chat_template")])
+def test_every_file_of_the_tokenizer_counts(target, name):
+    before = tokenizer_sha256(target)
+    found = (target / name).read_text() if (target / name).exists() else "{}"
+    (target / name).write_text(
+        found.replace("{", '{"unknown": 1, ' if len(found) > 2 else "{\n", 1)
+    )
+    assert tokenizer_sha256(target) != before
+
+
+def test_who_wrote_the_tokenizer_and_its_template_do_not_count(target):
+    path, before = target / "tokenizer_config.json", tokenizer_sha256(target)
+    settings = json.loads(path.read_text())
+    by = {"transformers_version": "0", "name_or_path": "/x", "chat_template": "other"}
+    path.write_text(json.dumps(dict(reversed([*(settings | by).items()])), indent=3))
+    (target / "chat_template.jinja").write_text("other")
+    assert tokenizer_sha256(target) == before
+    path.write_text(json.dumps(settings | {"eos_token": "<user>"}))
+    assert tokenizer_sha256(target) != before
+
+
+def test_flags_are_told_in_words(target):
+    model = TargetConfig(source="folder", id="x", chat_template_kwargs={"b": "c", "a": False})
+    assert identify(target, model).template_flags == 'a=false, b="c"'

@@ -1,6 +1,7 @@
 """The whole road on a tiny target: every stage, the registry, the export, the second run."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,3 +195,65 @@ def test_gate_fails_on_a_draft_that_is_no_use(distill, target):
 def test_gate_lets_pass_what_is_not_known(distill, target):
     ready = ["pipeline=evaluate", "draft=ready", f"draft.model.id={target}"]
     distill(*ready, "evaluate.gate=true", "evaluate.margin=1000")  # three timed batches say nothing
+
+
+def change(name, **values):
+    """A change of one of the target's JSON files."""
+
+    def apply(folder):
+        path = folder / name
+        found = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(found | values))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        change("tokenizer_config.json", eos_token="<|im_start|>"),
+        change("special_tokens_map.json", eos_token="<|im_start|>"),
+        change("generation_config.json", eos_token_id=[257, 256]),
+        lambda folder: (folder / "chat_template.jinja").write_text(
+            (folder / "chat_template.jinja").read_text() + "{# other #}"
+        ),
+    ],
+)
+def test_what_decides_the_ids_is_part_of_the_corpus(distill, target, tmp_path, manifests, apply):
+    folder = tmp_path / "target"
+    shutil.copytree(target, folder)
+    distill("pipeline=prepare", f"target.id={folder}")
+    apply(folder)
+    distill("pipeline=prepare", f"target.id={folder}")
+    assert manifests() == {"prepare": 2}
+
+
+def test_flags_of_the_template_stand_in_the_card_and_other_ones_warn(distill, capsys, tmp_path):
+    flags = "+target.chat_template_kwargs.enable_thinking="
+    distill("pipeline=export", f"{flags}false")
+    (card,) = (tmp_path / "outputs/artifacts/export").glob("*/*/README.md")
+    assert "- template_flags: enable_thinking=false\n" in card.read_text()
+    (candidates,) = (tmp_path / "outputs/artifacts/train").glob("*/candidates")
+    asked = ["pipeline=evaluate", f"evaluate.candidates=[{candidates.parent}]"]
+    distill(*asked, f"{flags}false")
+    assert "was trained with" not in "".join(capsys.readouterr())
+    distill(*asked, f"{flags}true")
+    said = "".join(capsys.readouterr())
+    assert "was trained with enable_thinking=false and is measured with" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("trainer.devices=1", "trainer.devices=auto"),
+        ("trainer.strategy=auto", "trainer.strategy=ddp"),
+        ("trainer.validate_every=0.5", "trainer.validate_every=0.25"),
+        ("trainer.resume_every_seconds=60", "trainer.resume_every_seconds=1"),
+        ("generate.batch_size=8", "generate.batch_size=3"),
+    ],
+)
+def test_what_does_not_change_content_redoes_nothing(distill, prompts, manifests, before, after):
+    data = ["pipeline=train", "data=jsonl", f"data.source.path={prompts}"]
+    distill(*data, before)
+    distill(*data, after)
+    assert manifests() == {"prepare": 1, "generate": 1, "train": 1}

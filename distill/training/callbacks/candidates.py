@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Candidates(TrainingCallback):
     Each is a loadable draft folder plus metrics.json: tokens; kl, alpha and agreement on the
     validation rows; `decoding` where its decoding is measured. A folder appears under its name only
     when it is complete. keep: how many stay, the newest and the best of the others by `monitor`,
-    one of `distill.training.config.MONITORS`; None: all.
+    one of `distill.training.config.MONITORS`; None: all. about: what metrics.json also says.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Candidates(TrainingCallback):
         *,
         keep: int | None = None,
         monitor: str = "alpha",
+        about: Mapping[str, Any] | None = None,
     ):
         self._folder = folder
         self._count = count
@@ -51,6 +52,7 @@ class Candidates(TrainingCallback):
         self._decoding = decoding
         self._keep = keep
         self._monitor = monitor
+        self._about = dict(about or {})
         self._done = 0
 
     def started(self, trainer: Trainer, module: DistillModule) -> None:
@@ -88,7 +90,7 @@ class Candidates(TrainingCallback):
         path = self._folder / f"tokens-{tokens:09d}"
         with whole_folder(path) as partial:
             self._save(draft, partial)
-            write_json(partial / METRICS, {"tokens": tokens, **metrics})
+            write_json(partial / METRICS, {"tokens": tokens, **metrics, **self._about})
         log.info("candidate: %s", path)
         self._drop_the_worst()
 
