@@ -9,7 +9,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from distill.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 @contextmanager
@@ -67,8 +72,35 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file in UTF-8."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The value of a JSON file in UTF-8.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged ({error}): delete it, or put the whole file back"
+        ) from error
+
+
+def read_parquet(path: Path) -> "pyarrow.Table":
+    """The table of a Parquet file.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(path)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise UserError(
+            f"{path} is damaged ({str(error).partition(chr(10))[0]}): delete it, or put the whole "
+            "file back"
+        ) from error
 
 
 def discard(folder: Path) -> None:

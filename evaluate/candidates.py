@@ -12,6 +12,8 @@ from distill.artifacts import MANIFEST
 from distill.errors import UserError
 from distill.files import read_json
 from distill.models.identity import ModelIdentity
+from distill.models.source import check_model_folder
+from distill.models.whole import has_nan
 from distill.schema import ModelConfig
 from distill.speculative.sampling import Sampling
 from distill.training.callbacks.candidates import (
@@ -86,6 +88,47 @@ def drafts_at(place: str, fetch: Callable[[ModelConfig], Path]) -> list[Path]:
         if found:
             return found
     return [fetch(ModelConfig("mlflow" if is_registered(place) else "folder", place))]
+
+
+def usable_drafts(
+    places: Iterable[str], folders_at: Callable[[str], list[Path]]
+) -> tuple[list[Path], list[UserError]]:
+    """Folders of the drafts at the places, and what is wrong with those that are damaged."""
+    found: list[Path] = []
+    damaged: list[UserError] = []
+    for place in places:
+        try:
+            folders = folders_at(place)
+        except UserError as error:
+            damaged.append(error)
+            continue
+        for folder in folders:
+            try:
+                check_model_folder(folder, "candidate")
+                if (folder / METRICS).exists():
+                    read_json(folder / METRICS)
+                found.append(folder)
+            except UserError as error:
+                damaged.append(error)
+    return found, damaged
+
+
+def finite(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those whose weights are all finite numbers; the others are said.
+
+    Raises:
+        UserError: none is left.
+    """
+    good = [one for one in candidates if not has_nan(one.folder)]
+    for one in candidates:
+        if one not in good:
+            log.warning("left out: %s has weights that are no finite numbers", one.folder)
+    if not good:
+        raise UserError(
+            f"{candidates[0].folder} has weights that are no finite numbers: train it anew, with a "
+            "lower optimizer.lr"
+        )
+    return good
 
 
 def is_registered(place: str) -> bool:

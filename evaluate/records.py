@@ -9,7 +9,7 @@ import pyarrow
 from pyarrow import parquet
 
 from distill.errors import UserError
-from distill.files import whole_file
+from distill.files import read_parquet, whole_file
 
 MEASUREMENTS = "measurements.parquet"
 PLAIN = "plain"
@@ -112,8 +112,8 @@ def write_rows(path: Path, rows: Sequence[Measurement]) -> None:
 
 
 def read_rows(path: Path) -> list[Measurement]:
-    """The rows of one file. UserError where it is not a file of measurements."""
-    table = parquet.read_table(path)
+    """The rows of one file. UserError where it is not a whole file of them."""
+    table = read_parquet(path)
     needed = [field.name for field in fields(Measurement) if field.default is MISSING]
     if missing := [name for name in needed if name not in table.column_names]:
         raise UserError(f"{path} has no column {missing[0]!r}: it is not a measurements file")

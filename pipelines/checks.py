@@ -13,7 +13,6 @@ from distill.evaluate.prompts import PromptFile, check_batches
 from distill.models.plan import plan_draft
 from distill.pipelines.benchmark import check_benchmark
 from distill.pipelines.job import Job
-from distill.pipelines.measure import folders_at
 from distill.pipelines.prepare import open_user_turn
 from distill.pipelines.report import check_run_folder
 from distill.ranks import is_rank_zero, processes
@@ -107,7 +106,9 @@ def _check_evaluation(job: Job) -> None:
                 )
     rows = job.config.data.evaluation_rows if file is None else file.count(asked.domains)
     check_batches(asked, min(rows, asked.num_prompts))
-    for place in asked.candidates:
-        if not is_registered(place):
-            for folder in folders_at(job, place):
-                job.shared_with(folder)
+    places = [place for place in asked.candidates if not is_registered(place)]
+    found, damaged = job.usable_drafts(places)
+    if damaged and not found and len(places) == len(asked.candidates):
+        raise damaged[0]
+    for folder in found:
+        job.shared_with(folder)

@@ -3,6 +3,7 @@
 Whoever has a `Job` asks nothing of Hydra, and derives nothing twice.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ import torch
 from distill.artifacts import Artifact, build, fingerprint, make_writable
 from distill.content import content, plain
 from distill.data.sources import Source
+from distill.errors import UserError
+from distill.evaluate.candidates import drafts_at, usable_drafts
 from distill.models.draft import load_draft
 from distill.models.identity import ModelIdentity, identify
 from distill.models.plan import resolve_init
@@ -33,6 +36,8 @@ from distill.versions import hardware
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
 
 Produce = Callable[[Path, Run], Mapping[str, Any]]
 """Fills a stage's folder and logs into the stage's run; returns what the manifest records."""
@@ -197,6 +202,26 @@ class Job:
     def has_ready_draft(self) -> bool:
         """Whether the pair is known without an evaluation: one draft, measured as it is."""
         return self.config.draft.init == "ready" and not self.config.evaluate.candidates
+
+    @cached_property
+    def named_drafts(self) -> list[Path]:
+        """Folders of the drafts that `evaluate.candidates` names; damaged ones are said, once.
+
+        Raises:
+            UserError: all are damaged.
+        """
+        found, damaged = self.usable_drafts(self.config.evaluate.candidates)
+        if damaged and not found:
+            raise damaged[0]
+        for error in damaged:
+            log.warning("left out: %s", error)
+        return found
+
+    def usable_drafts(self, places: Sequence[str]) -> tuple[list[Path], list[UserError]]:
+        """Folders of the drafts at some places, and what is wrong with the others."""
+        return usable_drafts(
+            places, lambda place: drafts_at(place, lambda one: self.model_folder(one, "candidate"))
+        )
 
     def shared_with(self, draft_folder: Path | None) -> int:
         """Ids that the target shares with a draft; UserError at the first that differs."""

@@ -20,7 +20,7 @@ from distill.data.corpus import load_corpus
 from distill.evaluate.candidates import (
     Candidate,
     HeldOutScores,
-    drafts_at,
+    finite,
     make_candidates,
     warn_of_other_flags,
 )
@@ -123,16 +123,10 @@ def reads_answers(job: Job) -> bool:
     )
 
 
-def folders_at(job: Job, place: str) -> list[Path]:
-    """Folders of the drafts at a place that `evaluate.candidates` names."""
-    return drafts_at(place, lambda model: job.model_folder(model, "candidate"))
-
-
 def _named(job: Job) -> list[Candidate]:
     """The drafts that the configuration names, or the one that is ready."""
-    places = job.config.evaluate.candidates
-    folders = [found for place in places for found in folders_at(job, place)]
-    if not places and job.draft_folder is not None:
+    folders = job.named_drafts
+    if not job.config.evaluate.candidates and job.draft_folder is not None:
         folders = [job.draft_folder]
     return make_candidates(folders, job.draft_identity)
 
@@ -170,6 +164,7 @@ def _decode(
         )
     )
     conversations, too_long = choose_conversations(found, asked, context)
+    candidates = finite(candidates)
     target = job.target.load()
     chosen = _screen(job, candidates, target, answered, grid.vocabulary_size, work)
     drafts = {

@@ -27,6 +27,7 @@ from distill.pipelines import (
     train,
 )
 from distill.pipelines.checks import check_job
+from distill.pipelines.faults import ended_by_sigterm, in_one_line
 from distill.pipelines.job import Job
 
 
@@ -106,12 +107,14 @@ def run(job: Job) -> Any:
     """Do what the command line asked for.
 
     Raises:
-        UserError: the job cannot work; found before a model loads.
+        UserError: the job cannot work; found before a model loads. Or the machine ended it, as by
+            a full disk.
     """
     disable_progress_bar()  # a bar for every load says nothing; stages report their own
     do, road = VERBS[job.config.pipeline], Road(job)
-    if job.config.pipeline in APART:
-        return do(job, road)
-    check_job(job)
-    with job.opened():
-        return do(job, road)
+    with in_one_line(), ended_by_sigterm():
+        if job.config.pipeline in APART:
+            return do(job, road)
+        check_job(job)
+        with job.opened():
+            return do(job, road)

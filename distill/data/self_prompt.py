@@ -19,7 +19,7 @@ from distill.data.sources.self_prompted import SelfPromptedSource
 from distill.data.sources.splits import stable_hash
 from distill.data.user_turn import UserTurn
 from distill.errors import UserError
-from distill.files import whole_file, write_text
+from distill.files import read_parquet, whole_file, write_text
 from distill.progress import Progress
 from distill.shards import numbered, share
 from distill.speculative.decode import decode
@@ -144,7 +144,7 @@ def write_prompts(
             if shards == most:
                 raise _too_few(selection, shards * settings.shard_rows)
             share(paths[: shards + 1], make)
-            for sampled in pq.read_table(paths[shards])["tokens"].to_pylist():
+            for sampled in read_parquet(paths[shards])["tokens"].to_pylist():
                 selection.add(turn.words(sampled))
             progress.advance(min(len(selection.kept), settings.num_prompts) - progress.done)
             shards += 1

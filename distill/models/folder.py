@@ -27,15 +27,18 @@ def model_json(folder: Path, name: str) -> dict[str, Any]:
     """Return the object in the folder's file `name`, or {} where there is no such file.
 
     Raises:
-        UserError: the file is not JSON.
+        UserError: the file is not JSON, or no object.
     """
     path = folder / name
     if not path.exists():
         return {}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON ({error}): fetch the model again.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is no JSON object: fetch the model again.")
+    return found
 
 
 def text_setting(folder: Path, *names: str) -> Any:
@@ -56,24 +59,39 @@ def safetensors_files(folder: Path) -> list[Path]:
 def tensor_shapes(folder: Path) -> dict[str, list[int]]:
     """Name -> shape of every stored tensor, from the files' headers alone.
 
-    Format: 8 bytes little-endian header length, then the JSON header (safetensors README).
-
     Raises:
         UserError: a file is cut short.
     """
     shapes: dict[str, list[int]] = {}
     for path in safetensors_files(folder):
-        with path.open("rb") as file:
-            try:
-                (length,) = struct.unpack("<Q", file.read(8))
-                header = json.loads(file.read(length))
-            except (struct.error, ValueError, OverflowError, MemoryError) as error:
-                raise UserError(
-                    f"{path} is not a whole safetensors file: fetch it again."
-                ) from error
-        header.pop("__metadata__", None)
-        shapes |= {name: entry["shape"] for name, entry in header.items()}
+        shapes |= {name: entry["shape"] for name, entry in safetensors_header(path).items()}
     return shapes
+
+
+def safetensors_header(path: Path) -> dict[str, Any]:
+    """What a safetensors file says of each tensor, if it is as long as it says.
+
+    Format: 8 bytes little-endian header length, the JSON header, then the bytes of the tensors
+    (safetensors README).
+
+    Raises:
+        UserError: it is cut short, or is none.
+    """
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, size)))
+        header.pop("__metadata__", None)
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not a whole safetensors file: fetch it again.") from error
+    if size != 8 + length + end:
+        raise UserError(
+            f"{path} is not a whole safetensors file ({size} of {8 + length + end} bytes): "
+            "fetch it again."
+        )
+    return header
 
 
 def chat_template(folder: Path) -> str | None:

@@ -15,6 +15,7 @@ from distill.models import embedded
 from distill.models.config import ModelConfig
 from distill.models.folder import safetensors_files
 from distill.models.gguf import convert_once, gguf_folder
+from distill.models.whole import check_links, check_whole
 
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "spiece.model"]
 # Second copies of the weights in formats that transformers does not read.
@@ -52,8 +53,9 @@ def check_model_folder(folder: Path, role: str) -> None:
     """Refuse a folder that cannot be loaded, before torch is imported. `role`: target or draft.
 
     Raises:
-        UserError: no configuration, no weights in safetensors, or no tokenizer.
+        UserError: no configuration, no weights in safetensors, no tokenizer, or a damaged file.
     """
+    check_links(folder)
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{role}: {folder} has no config.json: name a Hugging Face model folder "
@@ -66,6 +68,7 @@ def check_model_folder(folder: Path, role: str) -> None:
             f"{role}: {folder} has no tokenizer.json: write it with "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
         )
+    check_whole(folder)
 
 
 def _refuse_without_weights(folder: Path, role: str) -> None:

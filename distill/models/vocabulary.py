@@ -79,7 +79,10 @@ class _Tokens:
                 f"{folder} has no tokenizer.json: write it with "
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
             )
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises no class of its own
+            raise UserError(f"{path} is damaged ({error}): fetch the model again.") from error
         ids = tokenizer.get_vocab(with_added_tokens=True)
         rows = text_setting(folder, "vocab_size")
         size = max(ids.values()) + 1

@@ -41,11 +41,14 @@ class Lease:
         self._over = threading.Event()
         threading.Thread(target=self._touch, name="lease", daemon=True).start()
 
-    def release(self) -> None:
-        """Let go, and leave nothing behind."""
+    def release(self, *, keep: bool = False) -> None:
+        """Let go; keep: leave the file, by which the next job ends what still runs in MLflow."""
         self._over.set()
         assert self._lock is not None
-        _drop(self._lock)
+        if keep:
+            self._lock.release()
+        else:
+            _drop(self._lock)
 
     def _touch(self) -> None:
         while not self._over.wait(TOUCH_SECONDS):

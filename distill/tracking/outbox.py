@@ -105,8 +105,8 @@ class Outbox:
                 "what is finished stays finished"
             )
 
-    def close(self) -> None:
-        """Send what is left, if MLflow answers; else leave it to the next job."""
+    def close(self) -> bool:
+        """Send what is left, if MLflow answers; else leave it to the next job. Whether it did."""
         sent = self._flush()
         with self._changed:
             self._closing = self._hurried = True
@@ -121,6 +121,7 @@ class Outbox:
                 "MLflow did not take %d records (%s): the next job sends them from %s",
                 len(self._calls), self._problem, self.folder,
             )  # fmt: skip
+        return sent
 
     def _keep(self) -> None:
         with suppress(OSError):

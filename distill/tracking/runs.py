@@ -152,10 +152,10 @@ class TrackedJob:
         try:
             self._ending.__exit__(*exception)
         finally:
-            if self._outbox is not None:
-                self._outbox.close()
+            sent = self._outbox is None or self._outbox.close()
             if self._lease is not None:
-                self._lease.release()
+                # Where MLflow does not know how the runs ended, the next job finds the file.
+                self._lease.release(keep=not sent)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Run]:
