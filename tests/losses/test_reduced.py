@@ -75,14 +75,14 @@ def reference(divergence: Mixture, student: Tensor, teacher: Tensor) -> Tensor:
 
 
 class Pair:
-    """A student of the kept ids and a teacher of all; every third row favours an id not kept."""
+    """A student of the kept ids and a teacher of all; often the teacher favours an id not kept."""
 
     def __init__(self, dtype: torch.dtype = torch.float64, kept: Tensor = KEPT):
         make = partial(torch.randn, generator=torch.Generator().manual_seed(0))
-        self.hidden = make(T, 5).to(dtype).requires_grad_()
-        self.weight = make(len(kept), 5).to(dtype).requires_grad_()
         self.teacher_hidden = make(T, WIDTH).to(dtype)
         self.teacher = Head(make(V, WIDTH).to(dtype), make(V).to(dtype))
+        self.hidden = (self.teacher_hidden + make(T, WIDTH).to(dtype)).requires_grad_()
+        self.weight = self.teacher.weight[kept].clone().requires_grad_()
         self.student = Head(self.weight)
         head = Head(self.teacher.weight[kept], self.teacher.bias[kept])
         whole = summarise(self.teacher_hidden, self.teacher)
