@@ -280,6 +280,23 @@ def test_a_summary_of_other_tokens_is_refused(name: str) -> None:
         pair.fused()
 
 
+def test_closed_forms_are_not_softened_either(monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "_compiled_kernel", eager_closed_form)
+    with pytest.raises(UserError, match="temperature=1"):
+        Pair().fused(temperature=0.5, compiled=True)
+
+
+def test_no_token_is_a_zero_on_the_graph() -> None:
+    pair = Pair(torch.float32)
+    pair.signal = pair.signal.take(torch.tensor([], dtype=torch.long))
+    pair.hidden = pair.hidden[:0]
+    loss, sums = pair.fused()
+    assert loss.item() == 0.0
+    assert all(value.item() == 0.0 for value in sums.values())
+    assert not pair.gradients(loss)[1].any()
+    assert summarise(pair.teacher_hidden[:0], pair.teacher).log_total.shape == (0,)
+
+
 def test_a_definition_refuses_to_soften_some_ids() -> None:
     with pytest.raises(UserError, match="temperature=1"):
         forward_kl(torch.zeros(1, 2), torch.zeros(1, 2), 2.0, None, torch.ones(1))
