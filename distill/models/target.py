@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
+from distill.models.code import allowed
 from distill.models.folder import model_json, text_setting
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ def load_target(
     dtype: "torch.dtype",
     device: "torch.device | str",
     device_map: str | None = None,
-    trust_remote_code: bool = False,
 ) -> "PreTrainedModel":
     """Load in eval mode with no parameter requiring a gradient.
 
@@ -27,7 +27,7 @@ def load_target(
         UserError: weights that do not fit the config.
     """
     placement = {} if device_map is None else {"device_map": device_map}
-    model = load_model(folder, dtype=dtype, trust_remote_code=trust_remote_code, **placement)
+    model = load_model(folder, dtype=dtype, **placement)
     model.requires_grad_(False).eval()
     if device_map is None:
         model.to(device)  # pyright: ignore[reportArgumentType]  # the stub wants the bound class
@@ -42,7 +42,9 @@ def load_model(folder: Path, **options: Any) -> "PreTrainedModel":
     """
     from transformers import AutoModelForCausalLM
 
-    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, trust_remote_code=allowed(folder), **options
+    )
     model, report = loaded
     if absent := sorted(report["missing_keys"]):
         raise UserError(

@@ -28,6 +28,7 @@ SIZE = (4.9, 3.1)
 
 _STYLE: Any = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # names come from data: `$x$` is no formula
     "svg.hashsalt": "distill",
     "font.size": 10,
     "text.color": INK,
