@@ -39,7 +39,7 @@ def run(job: Job, stage: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def _exported(stage: Callable[[str], Any]) -> tuple[Exported | None, UserError | None]:
-    """The export, or why there is none: what was measured is summed up and reported all the same."""
+    """The export, or why there is none: what was measured is reported all the same."""
     try:
         return stage("export"), None
     except UserError as refusal:

@@ -55,7 +55,7 @@ def tracking_uri(tracking: TrackingConfig, output_root: Path) -> str:
 def without_credentials(text: str) -> str:
     """A text that may be shown, logged and uploaded.
 
-    `scheme://user:password@host` loses user and password; `?password=…` and its like lose the value.
+    `scheme://user:password@host` loses user and password, `?password=…` its value.
     """
     return _SECRETS.sub(r"\1***", _CREDENTIALS.sub("", text))
 
@@ -79,7 +79,7 @@ def connect(tracking: TrackingConfig, output_root: Path) -> "MlflowClient":
         mlflow.set_tracking_uri(uri)
         with _making_database(uri):
             return mlflow.MlflowClient(uri)
-    except (MlflowException, SQLAlchemyError, OSError) as problem:
+    except (MlflowException, SQLAlchemyError, ImportError, OSError) as problem:  # or no driver
         raise UserError(_unusable(uri, problem)) from problem
 
 

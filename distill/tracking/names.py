@@ -10,7 +10,7 @@ STEP = re.compile(r"\.?$|\.\.")
 """MLflow takes a key for a path as well: no part of it may be empty, `.`, or begin with `..`."""
 
 
-def key(name: str) -> str:
+def mlflow_key(name: str) -> str:
     """The name itself where MLflow takes it as a key, else one that is mended and marked.
 
     A mended key ends with eight digits of the name's hash, so that two names stay apart that are
