@@ -51,6 +51,10 @@ OTHER_OUTPUT = "choose another place with paths.output=/some/folder"
 OmegaConfOrHydra = (HydraException, OmegaConfBaseException)
 CALLED = re.compile(r"objective|signal|data\.source(\.parts\.[^.]+\.source)*")
 """The nodes that name a class by `_target_`. Anywhere else the name of a callable is refused."""
+NO_OPTION = re.compile(
+    r"|null|[-+.\d]\S*|\{.*|\[\]|\[(.*,)?\s*(null|[-+.\d\[{][^,]*)\s*(,.*)?\]", re.DOTALL
+)
+"""Values that are no option of a group, nor a list of options."""
 METHODS = {
     "objective": ("check", "__call__"),
     "signal": ("check", "check_objective", "cached"),
@@ -71,7 +75,10 @@ def main() -> None:
     # Nothing here forks after tokenizing; without this the tokenizers library warns about it.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
+        check_groups(sys.argv[1:])
         _hydra_main()
+    except UserError as error:
+        sys.exit(_complain(str(error)))
     except OmegaConfOrHydra as error:
         sys.exit(_complain(explain(error)))
     except OSError as error:
@@ -217,6 +224,19 @@ def check_keys(cfg: DictConfig) -> None:
         OmegaConf.merge(OmegaConf.structured(schema.Config), OmegaConf.to_container(cfg))
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
+
+
+def check_groups(arguments: list[str]) -> None:
+    """Refuse a group that is given a value and no option: Hydra then fails with a traceback.
+
+    Raises:
+        UserError: naming the group's options.
+    """
+    for argument in arguments:
+        group, _, value = argument.lstrip("+").partition("=")
+        if (CONF / group).is_dir() and group.isidentifier() and NO_OPTION.fullmatch(value.strip()):
+            options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+            raise UserError(f"{argument}: {group} is a group, use one of {', '.join(options)}")
 
 
 def check_missing(cfg: DictConfig) -> None:

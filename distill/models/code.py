@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
 from distill.models.folder import model_json
+from distill.text import one_line
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -51,22 +52,21 @@ def auto_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
 
 
 def check_code(folder: Path, role: str) -> None:
-    """Refuse a model or tokenizer that needs code of its own, before it is loaded.
+    """Refuse a model whose configuration cannot be read, or needs code, before weights are loaded.
 
     Many folders name code for a family that transformers knows by itself: then theirs is not used.
     role: target, draft or candidate.
 
     Raises:
-        UserError: the code is needed and not allowed.
+        UserError: the code is needed and not allowed, or transformers cannot read the files.
     """
-    if _names_code(folder, "config.json"):
-        from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-        config = auto_config(folder)
-        known: Any = AutoModelForCausalLM._model_mapping
-        if not allowed(folder) and type(config) not in known:
-            raise _refusal(folder, role)
-    if _names_code(folder, "tokenizer_config.json"):
+    config = auto_config(folder)
+    known: Any = AutoModelForCausalLM._model_mapping
+    if _names_code(folder, "config.json") and not allowed(folder) and type(config) not in known:
+        raise _refusal(folder, role)
+    if role == "target" or _names_code(folder, "tokenizer_config.json"):
         auto_tokenizer(folder)
 
 
@@ -82,10 +82,13 @@ def _names_code(folder: Path, name: str) -> bool:
 def _open(from_pretrained: Any, folder: Path, what: str) -> Any:
     try:
         return from_pretrained(folder, trust_remote_code=allowed(folder))
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        raise _refusal(folder, what) from error
+    except Exception as error:  # a bad value in the files ends in an error of any kind
+        if "trust_remote_code" in str(error):
+            raise _refusal(folder, what) from error
+        reason = one_line(str(error)) or type(error).__name__
+        raise UserError(
+            f"transformers cannot read the {what} of {folder} ({reason}): fetch the model again"
+        ) from error
 
 
 def _refusal(folder: Path, what: str) -> UserError:

@@ -32,7 +32,7 @@ class OwnTokenizer(PreTrainedTokenizerFast):
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch, tmp_path):
-    """transformers copies a folder's code into its cache: into one of the test's."""
+    """A folder's code is copied into a cache of transformers: here into one of the test's."""
     cache = tmp_path / "modules"
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(cache))
     monkeypatch.setattr(code, "_ALLOWED", set())

@@ -14,7 +14,9 @@ DOMAIN = "C++ @k=1, naïve (日本)"
 @pytest.fixture
 def ready(target: Path, tmp_path: Path) -> list[str]:
     """The whole road of a ready draft on prompts of an odd domain, in a run folder of our own."""
-    rows = [{"prompt": f"count up to {i}", "domain": (DOMAIN, "[/INST]")[i % 2]} for i in range(60)]
+    rows = [
+        {"prompt": f"count up to {i}", "domain": (DOMAIN, "[/INST]")[i % 2]} for i in range(400)
+    ]
     prompts = tmp_path / "rows.jsonl"
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     draft = tmp_path / "draft(v2) [x]"
@@ -37,7 +39,12 @@ def test_secrets_and_private_files_leave_no_trace(distill, ready, tmp_path):
     """And names from data that are no keys of MLflow's end no job."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "private.txt").write_text("PRIVATE")
-    distill(*ready, "+target.chat_template_kwargs.uri='http://user:SECRET@host/x'")
+    distill(
+        *ready,
+        "data.evaluation_rows=12",
+        "evaluate.num_prompts=6",
+        "+target.chat_template_kwargs.uri='http://user:SECRET@host/x'",
+    )
     sent = uploaded(tmp_path / "outputs")
     assert {Path(name).name for name in sent if "/report/" in name} == {
         "report.html", "summary.json", "evaluation.json", "measurements.parquet",
