@@ -94,5 +94,5 @@ def _open(from_pretrained: Any, folder: Path, what: str) -> Any:
 def _refusal(folder: Path, what: str) -> UserError:
     return UserError(
         f"{what}: {folder} needs Python code of its own, which is not run: read it, then set "
-        "target.trust_remote_code=true, or +draft.model.trust_remote_code=true for a draft"
+        "target.trust_remote_code=true, or draft.model.trust_remote_code=true for a draft"
     )
