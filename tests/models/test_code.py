@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -35,6 +36,9 @@ def apart(monkeypatch, tmp_path):
     """A folder's code is copied into a cache of transformers: here into one of the test's."""
     cache = tmp_path / "modules"
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(cache))
+    for name in [name for name in sys.modules if name.startswith(code.DYNAMIC)]:
+        monkeypatch.delitem(sys.modules, name)  # it would be looked for in another test's cache
+    monkeypatch.setattr(sys, "path", [*sys.path])  # transformers adds its cache to it
     monkeypatch.setattr(code, "_ALLOWED", set())
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
 
