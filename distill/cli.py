@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -17,12 +18,14 @@ import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from distill import schema
 from distill.errors import UserError
 from distill.process import settle
+from distill.text import one_line
 
 if TYPE_CHECKING:
     from distill.pipelines.job import Invocation, Job
@@ -48,6 +51,10 @@ OTHER_OUTPUT = "choose another place with paths.output=/some/folder"
 OmegaConfOrHydra = (HydraException, OmegaConfBaseException)
 CALLED = re.compile(r"objective|signal|data\.source(\.parts\.[^.]+\.source)*")
 """The nodes that name a class by `_target_`. Anywhere else the name of a callable is refused."""
+NO_OPTION = re.compile(
+    r"|null|[-+.\d]\S*|\{.*|\[\]|\[(.*,)?\s*(null|[-+.\d\[{][^,]*)\s*(,.*)?\]", re.DOTALL
+)
+"""Values that are no option of a group, nor a list of options."""
 METHODS = {
     "objective": ("check", "__call__"),
     "signal": ("check", "check_objective", "cached"),
@@ -68,7 +75,10 @@ def main() -> None:
     # Nothing here forks after tokenizing; without this the tokenizers library warns about it.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
+        check_groups(sys.argv[1:])
         _hydra_main()
+    except UserError as error:
+        sys.exit(_complain(str(error)))
     except OmegaConfOrHydra as error:
         sys.exit(_complain(explain(error)))
     except OSError as error:
@@ -76,6 +86,8 @@ def main() -> None:
         if not {"runs", "sweeps"} & set(Path(error.filename or "").parts):
             raise
         sys.exit(_complain(f"cannot write to {error.filename} ({error.strerror}): {OTHER_OUTPUT}"))
+    except SweepError as failed:
+        sys.exit(_complain(str(failed), failed.status))
     except KeyboardInterrupt:
         sys.exit(_complain("stopped; the same command goes on from here", status=130))
 
@@ -94,15 +106,68 @@ def describe() -> str:
 
 @hydra.main(config_path="pkg://distill.conf", config_name="config", version_base="1.3")
 def _hydra_main(cfg: DictConfig) -> None:
+    if HydraConfig.get().mode is not RunMode.MULTIRUN:
+        if status := _one_job(cfg):
+            # Not an Exception: Hydra would put a line of its own before ours.
+            sys.exit(status)
+        return
+    try:
+        status = _one_job(cfg, of_sweep=True)
+    except SystemExit as left:  # a verdict, such as a gate's; a signal ends the whole sweep
+        if not isinstance(left.code, int) or left.code > 128:
+            raise
+        status = left.code
+    if status:
+        # An Exception: Hydra keeps it, does the other jobs, and raises it at the end.
+        raise SweepError(status)
+
+
+class SweepError(Exception):
+    """A job of a sweep was refused or failed a gate; status: its own exit status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+    def __str__(self) -> str:
+        return "a job of the sweep failed, as said above; those that could finish have finished"
+
+
+def _one_job(cfg: DictConfig, *, of_sweep: bool = False) -> int:
+    """Check and run a job. Returns the exit status; a refusal is one line and 2."""
     try:
         config = typed(cfg)
         # Only here is anything heavy imported: composing and helping stay quick.
-        from distill.pipelines.road import run
+        from distill.pipelines.road import check, run
 
-        run(open_door(config, _invocation()))
+        job = open_door(config, _invocation())
+        check(job)
     except UserError as error:
-        # Not an Exception: Hydra would put a line of its own before ours.
-        sys.exit(_complain(str(error)))
+        if of_sweep:
+            record_refusal(cfg, error)
+        return _complain(str(error))
+    try:
+        run(job)
+    except UserError as error:
+        return _complain(str(error))
+    return 0
+
+
+def record_refusal(cfg: DictConfig, error: UserError) -> None:
+    """Let a refused job of a sweep stand FAILED in MLflow beside the others.
+
+    Nothing is recorded where the settings of the store are themselves what is refused.
+    """
+    from distill.tracking.runs import start_job
+
+    with suppress(UserError, OmegaConfBaseException):
+        declared = OmegaConf.structured(schema.TrackingConfig)
+        tracking = OmegaConf.to_object(OmegaConf.merge(declared, cfg.tracking))
+        config = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+        place = Path(cfg.paths.output)
+        with start_job(config, cast(schema.TrackingConfig, tracking), place, str(cfg.name)) as job:
+            job.run.log_tags({"distill.refused": str(error)})
+            raise error
 
 
 def typed(cfg: DictConfig) -> schema.Config:
@@ -159,6 +224,19 @@ def check_keys(cfg: DictConfig) -> None:
         OmegaConf.merge(OmegaConf.structured(schema.Config), OmegaConf.to_container(cfg))
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
+
+
+def check_groups(arguments: list[str]) -> None:
+    """Refuse a group that is given a value and no option: Hydra then fails with a traceback.
+
+    Raises:
+        UserError: naming the group's options.
+    """
+    for argument in arguments:
+        group, _, value = argument.lstrip("+").partition("=")
+        if (CONF / group).is_dir() and group.isidentifier() and NO_OPTION.fullmatch(value.strip()):
+            options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+            raise UserError(f"{argument}: {group} is a group, use one of {', '.join(options)}")
 
 
 def check_missing(cfg: DictConfig) -> None:
@@ -296,5 +374,5 @@ def _find_class(path: str, name: str) -> Any:
 
 
 def _complain(message: str, status: int = 2) -> int:
-    sys.stderr.write(f"distill: {message}\n")
+    sys.stderr.write(f"distill: {one_line(message)}\n")
     return status

@@ -11,6 +11,7 @@ from distill.errors import UserError
 from distill.evaluate.candidates import is_registered
 from distill.evaluate.prompts import PromptFile, check_batches
 from distill.models.plan import plan_draft
+from distill.models.target import context_length
 from distill.pipelines.benchmark import check_benchmark
 from distill.pipelines.job import Job
 from distill.pipelines.measure import folders_at
@@ -19,6 +20,8 @@ from distill.pipelines.report import check_run_folder
 from distill.ranks import is_rank_zero, processes
 from distill.training.check import check_training
 
+READ_ROWS = ("decoding", "training", "signals")
+"""Benchmarks that read rows of the data."""
 BEFORE_TRAINING = ("prepare", "generate", "cache", "benchmark")
 """Verbs that end before training: they need no budget."""
 
@@ -41,6 +44,8 @@ def check_job(job: Job) -> None:
     if trained:
         _check_training(job)
     _check_answers(job)
+    if verb != "benchmark" or job.config.benchmark.what in READ_ROWS:
+        _check_lengths(job, trained)
     job.source.check()
     if self_prompted(job.source):
         open_user_turn(job)
@@ -77,6 +82,28 @@ def _check_training(job: Job) -> None:
         )
     if config.trainer.strategy == "fsdp":
         raise UserError("data.on_policy decodes with the whole draft; use trainer=ddp")
+
+
+def _check_lengths(job: Job, trained: bool) -> None:
+    """Refuse rows that the models' positions, or a micro-batch, cannot hold."""
+    trainer, longest = job.config.trainer, job.config.data.max_length
+    models = {"target": job.target.folder}
+    if job.draft_folder is not None and trained:
+        models["draft"] = job.draft_folder
+    for role, folder in models.items():
+        if longest > (context := context_length(folder)):
+            raise UserError(
+                f"data.max_length={longest}, but the {role}'s context holds {context} tokens: "
+                f"set data.max_length={context}, or less"
+            )
+    limits = ("tokens_per_batch", "tokens_per_step")
+    name, limit = min(((one, getattr(trainer, one)) for one in limits), key=lambda one: one[1])
+    if trained and longest > limit:
+        raise UserError(
+            f"data.max_length={longest}, but trainer.{name}={limit}: a row of that length would "
+            f"not fit; set data.max_length={limit}, or raise trainer.tokens_per_batch and "
+            f"trainer.tokens_per_step to {longest}"
+        )
 
 
 def _check_answers(job: Job) -> None:

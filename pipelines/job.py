@@ -15,6 +15,7 @@ import torch
 from distill.artifacts import Artifact, build, fingerprint, make_writable
 from distill.content import content, plain
 from distill.data.sources import Source
+from distill.models.code import allow, check_code
 from distill.models.draft import load_draft
 from distill.models.identity import ModelIdentity, identify
 from distill.models.plan import resolve_init
@@ -98,7 +99,6 @@ class Target:
             dtype=pick_dtype(dtype or self.config.dtype, self._device),
             device=self._device,
             device_map=self.config.device_map,
-            trust_remote_code=self.config.trust_remote_code,
         )
 
 
@@ -243,6 +243,7 @@ class Job:
         if key not in self._folders:
             folder = self._fetch(model, weights=True)
             check_model_folder(folder, role)
+            check_code(folder, role)
             self._folders[key] = folder
         return self._folders[key]
 
@@ -250,7 +251,10 @@ class Job:
         if model.source == "mlflow":
             make_writable(self.output)
             connect(self.config.tracking, self.output)
-        return resolve_model(model, self.cache, weights=weights)
+        folder = resolve_model(model, self.cache, weights=weights)
+        if model.trust_remote_code:
+            allow(folder)
+        return folder
 
     @contextmanager
     def opened(self) -> Iterator["Job"]:

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoTokenizer
-
 from distill.artifacts import Artifact
 from distill.content import content
 from distill.data.corpus import load_corpus
@@ -34,6 +32,7 @@ from distill.evaluate.screening import (
     reads_rows,
     screen,
 )
+from distill.models.code import auto_tokenizer
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
 from distill.pipelines.train import Training
@@ -154,7 +153,7 @@ def _decode(
     folder: Path,
 ) -> dict[str, Any]:
     asked, work, context = job.config.evaluate, folder / WORK, job.target.context_length
-    tokenizer = AutoTokenizer.from_pretrained(job.target.folder)
+    tokenizer = auto_tokenizer(job.target.folder)
     found = (
         held_out_conversations(corpus.path)
         if asked.prompts is None

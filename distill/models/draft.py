@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from distill.errors import UserError
 from distill.files import whole_folder, write_json
+from distill.models.code import allowed, auto_config
 from distill.models.folder import (
     copy_tokenizer,
     model_json,
@@ -102,9 +103,7 @@ def _ends(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _read_ends(folder: Path) -> list[Tensor]:
     """Read the target's embedding and head [V, D], and nothing else of it."""
-    from transformers import AutoConfig
-
-    embedding, head = _stored_ends(folder, build_meta(AutoConfig.from_pretrained(folder)))
+    embedding, head = _stored_ends(folder, build_meta(auto_config(folder)))
     if embedding is None:
         raise UserError(f"{folder} has no embedding weights: fetch the model again.")
     return [_read_tensor(folder, name) for name in (embedding, head or embedding)]
@@ -176,23 +175,20 @@ def load_draft(
     *,
     dtype: torch.dtype,
     device: torch.device | str,
-    trust_remote_code: bool = False,
 ) -> PreTrainedModel:
     """Load a draft in eval mode; its rotary tables stay float32 (`model.to(dtype)` rounds them).
 
     UserError: missing weights, or a head that is not tied as the config says.
     """
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    embedding, head = _stored_ends(folder, build_meta(config, trust_remote_code=trust_remote_code))
+    config = auto_config(folder)
+    embedding, head = _stored_ends(folder, build_meta(config, trust_remote_code=allowed(folder)))
     tied = config.get_text_config(decoder=True).tie_word_embeddings
     if embedding is None or head is None:
         check_tied(tied, same=head is None, place=str(folder))
     elif tied:
         same = torch.equal(_read_tensor(folder, embedding), _read_tensor(folder, head))
         check_tied(tied, same=same, place=str(folder))
-    model = load_model(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+    model = load_model(folder, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 

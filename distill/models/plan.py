@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import UserError
+from distill.models.code import auto_config, is_own_code
 from distill.models.config import SIZES, DraftConfig
 from distill.models.sizes import (
     check_cut,
@@ -189,9 +190,12 @@ def build_meta(config: "PretrainedConfig", *, trust_remote_code: bool = False) -
 
 
 def _text_config(folder: Path) -> "PretrainedConfig":
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder).get_text_config(decoder=True)
+    config = auto_config(folder).get_text_config(decoder=True)
+    if is_own_code(config):
+        raise UserError(
+            "no draft is made from a target that brings code of its own: set draft=pretrained "
+            "and draft.model.id to a small model of its family."
+        )
     if any((getattr(config, name, None) or 0) > 1 for name in _EXPERTS):
         raise UserError(
             "no draft can be scaled from a mixture-of-experts target: set draft.init=pretrained "

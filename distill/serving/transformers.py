@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from distill.errors import UserError
 from distill.files import read_json, write_json
+from distill.models.code import auto_tokenizer
 from distill.models.draft import load_draft, save_draft
 from distill.models.folder import TOKENIZER_FILES
 from distill.models.target import eos_token_ids, load_target
@@ -22,7 +23,7 @@ PROBE_TEXTS = (
 )
 
 
-class ExportError(RuntimeError):
+class ExportError(UserError):
     """The written folder does not do what the champion does. Nothing is exported."""
 
 
@@ -68,7 +69,9 @@ def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> 
     """
     _check_tokenizer(folder, target)
     expected = load_draft(champion, dtype=dtype, device="cpu")
-    written = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    written = AutoModelForCausalLM.from_pretrained(
+        folder, dtype="auto", trust_remote_code=False
+    ).eval()
     if written.dtype != dtype:
         raise ExportError(f"{folder} loads as {written.dtype}, not as {dtype}")
     ids = torch.arange(min(32, written.config.vocab_size)).unsqueeze(0)
@@ -106,7 +109,9 @@ def prove(
         max_new_tokens: per prompt.
     """
     target_model = load_target(target, dtype=torch.float32, device="cpu")
-    draft_model = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float32).eval()
+    draft_model = AutoModelForCausalLM.from_pretrained(
+        draft, dtype=torch.float32, trust_remote_code=False
+    ).eval()
     settings = {"max_new_tokens": max_new_tokens, "pad_token_id": eos_token_ids(target)[0]}
     plain = [_greedy(target_model, ids, settings) for ids in prompts]
     assisted = [_greedy(target_model, ids, settings, draft_model) for ids in prompts]
@@ -132,8 +137,7 @@ def _check_tokenizer(folder: Path, target: Path) -> None:
         source, copy = target / name, folder / name
         if source.is_file() and not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
             raise ExportError(f"{name} in {folder} is not the target's, byte for byte")
-    ours = AutoTokenizer.from_pretrained(folder)
-    theirs = AutoTokenizer.from_pretrained(target)
+    ours, theirs = auto_tokenizer(folder), auto_tokenizer(target)
     for text in PROBE_TEXTS:
         if ours(text)["input_ids"] != theirs(text)["input_ids"]:
             raise ExportError(f"the tokenizer in {folder} splits {text!r} unlike the target's")

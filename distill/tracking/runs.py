@@ -28,6 +28,7 @@ from distill.tracking.client import (
 )
 from distill.tracking.config import TrackingConfig
 from distill.tracking.lease import drop_lease, end_abandoned, take_lease
+from distill.tracking.names import mlflow_key
 from distill.versions import git_state, hardware, versions
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Run:
 
     def log_config(self, config: Mapping[str, Any]) -> None:
         """The whole configuration: parameters for searching, `config.yaml` for running it again."""
-        items = [(name, without_credentials(value)) for name, value in flatten(config)]
+        items = [(mlflow_key(name), without_credentials(value)) for name, value in flatten(config)]
         for start in range(0, len(items), LARGEST_PARAM_BATCH):
             self._log_params(items[start : start + LARGEST_PARAM_BATCH])
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
@@ -183,7 +184,7 @@ def to_points(metrics: Mapping[str, float], step: int) -> "list[Metric]":
     from mlflow.entities import Metric
 
     now_ms = int(time.time() * 1000)
-    return [Metric(name, float(value), now_ms, step) for name, value in metrics.items()]
+    return [Metric(mlflow_key(name), float(value), now_ms, step) for name, value in metrics.items()]
 
 
 def numbers(recorded: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
