@@ -10,6 +10,8 @@ from distill.data.sources.self_prompted import self_prompted
 from distill.errors import UserError
 from distill.evaluate.candidates import is_registered
 from distill.evaluate.prompts import PromptFile, check_batches
+from distill.losses.divergence import check_unsoftened
+from distill.models.head_plan import plan_head
 from distill.models.plan import plan_draft
 from distill.models.target import context_length
 from distill.pipelines.benchmark import check_benchmark
@@ -18,6 +20,7 @@ from distill.pipelines.measure import folders_at
 from distill.pipelines.prepare import open_user_turn
 from distill.pipelines.report import check_run_folder
 from distill.ranks import is_rank_zero, processes
+from distill.teacher.codecs import Hidden, Live
 from distill.training.check import check_training
 
 READ_ROWS = ("decoding", "training", "signals")
@@ -54,7 +57,8 @@ def check_job(job: Job) -> None:
         check_benchmark(job)
     _ = job.vocabulary_size  # tokenizers that differ
     if trained and job.draft_folder is None:
-        plan_draft(job.target.folder, job.draft)
+        plan = plan_head if job.draft.is_head else plan_draft
+        plan(job.target.folder, job.draft)
 
 
 def _check_force(job: Job) -> None:
@@ -74,6 +78,8 @@ def _check_training(job: Job) -> None:
     spends = config.pipeline not in BEFORE_TRAINING
     check_training(config.trainer, config.budget if spends else None)
     job.objective.check(job.signal)
+    if job.reads:
+        _check_head(job)
     if not data.on_policy:
         return
     if job.signal.cached:
@@ -82,6 +88,28 @@ def _check_training(job: Job) -> None:
         )
     if config.trainer.strategy == "fsdp":
         raise UserError("data.on_policy decodes with the whole draft; use trainer=ddp")
+
+
+def _check_head(job: Job) -> None:
+    """Refuse what a head that reads the target cannot be trained with."""
+    config = job.config
+    if not isinstance(job.signal, Live | Hidden):
+        raise UserError(
+            "a head learns from whole distributions and reads the target's states: use signal=live "
+            "or signal=hidden"
+        )
+    check_unsoftened(job.objective.temperature)
+    if job.objective.mixture.label_weight:
+        raise UserError(
+            "objective: cross_entropy needs every label to be an id that the head covers; leave it "
+            "out"
+        )
+    if config.data.on_policy:
+        raise UserError(
+            "data.on_policy: a head is unrolled on the target's text instead; set data.on_policy=0"
+        )
+    if config.trainer.compile:
+        raise UserError("trainer.compile compiles a separate draft; set trainer.compile=false")
 
 
 def _check_lengths(job: Job, trained: bool) -> None:

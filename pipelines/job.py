@@ -16,9 +16,10 @@ from distill.artifacts import Artifact, build, fingerprint, make_writable
 from distill.content import content, plain
 from distill.data.sources import Source
 from distill.models.code import allow, check_code
-from distill.models.draft import load_draft
+from distill.models.draft import folder_is_head, load_draft
+from distill.models.eagle3 import feature_layers
 from distill.models.identity import ModelIdentity, identify
-from distill.models.plan import resolve_init
+from distill.models.plan import resolve_init, text_config
 from distill.models.source import check_model_folder, resolve_model
 from distill.models.target import context_length, eos_token_ids, load_target, pick_dtype
 from distill.models.vocabulary import shared_vocabulary
@@ -182,6 +183,14 @@ class Job:
         """Where a `pretrained` or `ready` draft lies; None for a draft that is built."""
         model = self.draft.existing
         return None if model is None else self.model_folder(model, "draft")
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The target's layers after which the draft reads its states; none of a separate draft."""
+        folder = self.draft_folder
+        if not (self.draft.is_head or (folder is not None and folder_is_head(folder))):
+            return ()
+        return feature_layers(text_config(self.target_files).num_hidden_layers)
 
     @cached_property
     def vocabulary_size(self) -> int:

@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from distill.errors import UserError
 from distill.files import whole_folder, write_json
 from distill.models.code import allowed, auto_config
+from distill.models.config import HEADS
+from distill.models.eagle3 import ARCHITECTURE, is_head, load_head
 from distill.models.folder import (
     copy_tokenizer,
     model_json,
@@ -26,7 +28,7 @@ from distill.models.target import eos_token_ids, load_model
 
 INITS = ("scratch", "svd", "pruned")
 """What can be made from a plan."""
-MADE_FROM_TARGET = ("svd", "pruned")
+MADE_FROM_TARGET = ("svd", "pruned", *HEADS)
 """What needs the target's weights and rows to run it on."""
 
 
@@ -136,12 +138,13 @@ def save_draft(
     Weights (in `dtype`, default the model's), config, the target's tokenizer and chat template byte
     for byte, generation_config with the target's EOS list. UserError: see `check_tied`.
     """
-    (_, embedding), (_, head) = _ends(model)
-    check_tied(model.config.tie_word_embeddings, same=embedding is head, place="the draft")
     dtype = dtype or model.dtype
     config = copy.deepcopy(model.config)
     config.dtype = dtype
-    config.architectures = [type(model).__name__]
+    if not is_head(config):
+        (_, embedding), (_, head) = _ends(model)
+        check_tied(config.tie_word_embeddings, same=embedding is head, place="the draft")
+        config.architectures = [type(model).__name__]
     with whole_folder(folder) as partial:
         config.save_pretrained(partial)
         save_file(_own_tensors(model, dtype), partial / "model.safetensors", {"format": "pt"})
@@ -180,6 +183,8 @@ def load_draft(
 
     UserError: missing weights, or a head that is not tied as the config says.
     """
+    if folder_is_head(folder):
+        return load_head(folder, dtype=dtype, device=device)
     config = auto_config(folder)
     embedding, head = _stored_ends(folder, build_meta(config, trust_remote_code=allowed(folder)))
     tied = config.get_text_config(decoder=True).tie_word_embeddings
@@ -190,6 +195,11 @@ def load_draft(
         check_tied(tied, same=same, place=str(folder))
     model = load_model(folder, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def folder_is_head(folder: Path) -> bool:
+    """Whether the draft in a folder is a head that reads the target."""
+    return ARCHITECTURE in (model_json(folder, "config.json").get("architectures") or ())
 
 
 def check_tied(tied: bool, *, same: bool, place: str) -> None:

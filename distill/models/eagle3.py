@@ -12,11 +12,12 @@ features that the target had at position i, and its output predicts token i + 2.
 has not read position i yet, the head's own output of entry i − 1 takes the place of the features.
 """
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -51,7 +52,8 @@ class Attention(nn.Module):
     def __init__(self, config: LlamaConfig):
         super().__init__()
         width, D = config.hidden_size, head_width(config)
-        queries, keys = config.num_attention_heads * D, config.num_key_value_heads * D
+        groups = config.num_key_value_heads or config.num_attention_heads
+        queries, keys = config.num_attention_heads * D, groups * D
         self.q_proj = nn.Linear(2 * width, queries, bias=False)
         self.k_proj = nn.Linear(2 * width, keys, bias=False)
         self.v_proj = nn.Linear(2 * width, keys, bias=False)
@@ -161,21 +163,78 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos[:, None] + torch.cat((-second, first), -1) * sin[:, None]
 
 
-def keep_ids(counts: Tensor, size: int, always: tuple[int, ...]) -> Tensor:
-    """The `size` ids that a reduced vocabulary keeps, ascending: [size].
+def head_config(target: Any, size: int) -> LlamaConfig:
+    """The config of a head with `size` ids for the target of this (text) config.
 
-    counts: how often the target's own text has each id, [V]. always: ids that are kept whatever
-    their count, such as the end tokens.
+    Its layer has the shape of the target's, so that it can start as the target's last one.
+    """
+    heads = target.num_attention_heads
+    rotary = getattr(target, "rope_parameters", None) or {"rope_type": "default"}
+    config = LlamaConfig(
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        intermediate_size=getattr(target, "intermediate_size", None) or 4 * target.hidden_size,
+        num_hidden_layers=1,
+        num_attention_heads=heads,
+        num_key_value_heads=getattr(target, "num_key_value_heads", None) or heads,
+        head_dim=getattr(target, "head_dim", None) or target.hidden_size // heads,
+        rms_norm_eps=getattr(target, "rms_norm_eps", 1e-5),
+        max_position_embeddings=target.max_position_embeddings,
+        rope_parameters=dict(rotary),
+        tie_word_embeddings=False,
+        bos_token_id=target.bos_token_id,
+        eos_token_id=target.eos_token_id,
+    )
+    config.draft_vocab_size = size
+    config.architectures = [ARCHITECTURE]
+    return config
+
+
+@torch.no_grad()
+def make_head(config: LlamaConfig, kept: Tensor, target: PreTrainedModel) -> Eagle3Head:
+    """A head for the target, float32 on the CPU; random weights come from torch's global generator.
+
+    Its output rows are the target's for the `kept` ids [v], its final norm is the target's. The
+    rest is random at the scale that the family's own layers start with: a layer that starts as the
+    target's last one repeats what is known already.
+    """
+    head = Eagle3Head(config)
+    for weight in head.parameters():
+        if weight.ndim == 2:
+            nn.init.normal_(weight, std=config.initializer_range)
+        else:
+            nn.init.ones_(weight)
+    rows = target.get_output_embeddings().weight[kept.to(target.device)]  # pyright: ignore
+    head.lm_head.weight.copy_(rows)
+    head.d2t.copy_(kept - torch.arange(len(kept)))
+    head.t2d[kept] = True
+    return head.float()
+
+
+def is_head(config: Any) -> bool:
+    """Whether a folder's config is that of an EAGLE-3 head."""
+    return ARCHITECTURE in (getattr(config, "architectures", None) or ())
+
+
+def load_head(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> Eagle3Head:
+    """A head in eval mode, from a folder as servers load it.
 
     Raises:
-        UserError: the size is not between the ids that must be kept and V.
+        UserError: a tensor is missing, unknown, or of another shape.
     """
-    if not len(always) < size <= len(counts):
+    config = LlamaConfig.from_pretrained(folder)
+    head = Eagle3Head(config)
+    stored = load_file(folder / "model.safetensors")
+    expected = {name: tensor.shape for name, tensor in head.state_dict().items()}
+    found = {name: tensor.shape for name, tensor in stored.items()}
+    if expected != found:
+        wrong = sorted(n for n in expected | found if expected.get(n) != found.get(n))
         raise UserError(
-            f"draft.vocabulary is {size}: use more than the {len(always)} special ids that the "
-            f"target emits and at most its {len(counts)} ids, or null for all of them."
+            f"{folder} is no EAGLE-3 head of the common form: {wrong[0]} is "
+            f"{tuple(found.get(wrong[0], ()))} and should be {tuple(expected.get(wrong[0], ()))}."
         )
-    ranks = counts.double()
-    ranks[list(always)] = torch.inf
-    # Of equal counts the smaller id comes first, so that the choice is the same on any machine.
-    return ranks.argsort(descending=True, stable=True)[:size].sort().values
+    head.load_state_dict(stored)
+    head.to(device, dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    # The cast would round the angles, which are computed in float32 whatever the weights are.
+    head.rotary = LlamaRotaryEmbedding(config).to(device)
+    return head.eval()
