@@ -24,7 +24,7 @@ def check(forward, model, *, width: int = 2, fixed: bool = False, tolerance: flo
     forward(torch.tensor(prefix), cache, logits=False)
     cache.advance([len(row) - width for row in ROWS])
     cache.begin(width)
-    got = forward(torch.tensor([row[-width:] for row in ROWS]), cache)
+    got = forward(torch.tensor([row[-width:] for row in ROWS]), cache).logits
     for row, logits in zip(ROWS, got, strict=True):
         expected = model(input_ids=torch.tensor([row]), use_cache=False).logits[0, -width:]
         error = (logits - expected).norm() / expected.norm()
