@@ -12,9 +12,6 @@ features that the target had at position i, and its output predicts token i + 2.
 has not read position i yet, the head's own output of entry i − 1 takes the place of the features.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

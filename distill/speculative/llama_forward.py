@@ -49,9 +49,22 @@ def supports(model: PreTrainedModel) -> bool:
         config.hidden_act == "silu"
         and config.rope_parameters["rope_type"] in STEADY_ROTARY
         and all(type(module) is nn.Linear for module in linear)
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+        and not any(_interferes(hook) for module in modules for hook in _hooks(module))
         and len({(parameter.dtype, parameter.device) for parameter in parameters}) == 1
     )
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+
+
+def _interferes(hook: Any) -> bool:
+    """Whether a hook may change what the model computes.
+
+    transformers leaves hooks behind that only watch, on every model whose hidden states were once
+    asked for (as a teacher's are).
+    """
+    return not getattr(hook, "__module__", "").startswith("transformers.utils.")
 
 
 class Norm(NamedTuple):
