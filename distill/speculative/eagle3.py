@@ -36,14 +36,14 @@ class Eagle3Drafter(ChainDrafter):
     ):
         self.model = head
         self.reads = reads
-        self._embedding = embedding
+        self.embedding = embedding
         self._cache_type = cache_type
         self._limit = context_limit(head)
         self._build()
 
     def _build(self) -> None:
         self._device, self._dtype = self.model.device, self.model.dtype
-        self._forward = Eagle3Forward(self.model, self._embedding)
+        self._forward = Eagle3Forward(self.model, self.embedding)
         self._cache = self._cache_type(1, self._device, fixed=self._device.type == "cuda")
 
     @property

@@ -35,7 +35,7 @@ class Checked(Eagle3Drafter):
         for row, context in enumerate(contexts):
             states = naive_eagle3.features(built("llama"), context, READS)[:-1]
             drafts, logits = naive_eagle3.chain(
-                self.model, self._embedding, context, states, proposal.tokens[row].tolist()
+                self.model, self.embedding, context, states, proposal.tokens[row].tolist()
             )
             if proposal.q is None:
                 assert proposal.tokens[row].tolist() == drafts
