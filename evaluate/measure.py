@@ -26,7 +26,8 @@ from distill.evaluate.records import (
 from distill.evaluate.statistics import merge_rows
 from distill.shards import once, share
 from distill.speculative.decode import Output, decode
-from distill.speculative.drafters import Drafter, ModelDrafter
+from distill.speculative.drafter_for import drafter_for
+from distill.speculative.drafters import Drafter
 from distill.speculative.sampling import Sampling
 
 REPETITIONS = 2
@@ -100,7 +101,7 @@ def measure_candidates(
         The rows of all loads, one load after the other.
     """
     _check(candidates, prompts, grid)
-    bench = Bench(target, {name: _drafter(one) for name, one in candidates.items()})
+    bench = Bench(target, {name: _drafter(one, target) for name, one in candidates.items()})
     arms = [Arm(name, k) for name in candidates for k in grid.num_draft_tokens]
     found: list[Measurement] = []
     for number, load in enumerate(grid.loads()):
@@ -138,8 +139,10 @@ def measure(
     return merge_rows(map(read_rows, paths), lambda row: row.key)
 
 
-def _drafter(candidate: PreTrainedModel | Drafter) -> Drafter:
-    return ModelDrafter(candidate) if isinstance(candidate, PreTrainedModel) else candidate
+def _drafter(candidate: PreTrainedModel | Drafter, target: PreTrainedModel) -> Drafter:
+    if isinstance(candidate, PreTrainedModel):
+        return drafter_for(candidate, target)
+    return candidate
 
 
 def _check(
