@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from distill.errors import UserError
 from distill.evaluate import measure
@@ -12,8 +13,10 @@ from distill.evaluate.conclusion import Bar, Conclusion, conclude
 from distill.evaluate.measure import Grid, measure_candidates
 from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
 from distill.speculative.decode import decode
+from distill.speculative.lookup import PromptLookup
 from distill.speculative.sampling import Sampling
 from tests.evaluate.conftest import tiny
+from tests.tiny import tiny_head
 
 V = 40
 
@@ -71,6 +74,21 @@ def test_copy_of_the_target_has_alpha_one(
     for line in found.table:
         assert line.alpha.value == pytest.approx(1.0, abs=1e-5)
         assert line.alpha_empirical == pytest.approx(1.0, abs=0.02)
+
+
+def test_kinds_of_draft_are_measured_side_by_side(tmp_path: Path) -> None:
+    target = tiny(0, num_hidden_layers=6)
+    candidates = {
+        "draft": tiny(1),
+        "head": tiny_head(torch.arange(0, V, 2), max_position_embeddings=2048),
+        "lookup": PromptLookup(),
+    }
+    grid = Grid([2], [Sampling(), Sampling(temperature=0)], [1, 4], 10, (), V, seed=3)
+    rows = measure_candidates(target, candidates, PROMPTS, grid, tmp_path, lambda *_: None)
+    for load in grid.loads():
+        found = [row for row in rows if load.of(row)]
+        assert {row.candidate for row in found} == {PLAIN, *candidates}
+        assert {row.committed for row in found} == {10}
 
 
 def test_every_prompt_is_counted_once_per_arm_and_repetition(tmp_path: Path) -> None:
