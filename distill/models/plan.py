@@ -191,7 +191,7 @@ def build_meta(config: "PretrainedConfig", *, trust_remote_code: bool = False) -
 
 def text_config(folder: Path) -> "PretrainedConfig":
     """The config of the target's text model. UserError for a mixture of experts."""
-    config = auto_config(folder).gettext_config(decoder=True)
+    config = auto_config(folder).get_text_config(decoder=True)
     if is_own_code(config):
         raise UserError(
             "no draft is made from a target that brings code of its own: set draft=pretrained "

@@ -14,8 +14,14 @@ from distill.models.code import auto_tokenizer
 from distill.models.draft import load_draft, save_draft
 from distill.models.folder import TOKENIZER_FILES
 from distill.models.target import eos_token_ids, load_target
+from distill.serving import sglang, vllm
 from distill.serving.proof import Proof, compare
 
+DESCRIPTION = (
+    "A small model that guesses the next tokens of `{target}` for speculative decoding: the target "
+    "checks every guess, so its output does not change. Weights in {dtype}; the tokenizer and chat "
+    "template are the target's own files. Not meant to be used alone."
+)
 PROBE_TEXTS = (
     "def f(x):\n    return x + 1\n",
     "The answer is 42. Ünïcödé 你好 🙂",
@@ -67,7 +73,7 @@ def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> 
     The written folder is read the way a server reads it, not through our own loader.
     Raises ExportError naming what differs, UserError for weights that `dtype` cannot hold.
     """
-    _check_tokenizer(folder, target)
+    check_tokenizer(folder, target)
     expected = load_draft(champion, dtype=dtype, device="cpu")
     written = AutoModelForCausalLM.from_pretrained(
         folder, dtype="auto", trust_remote_code=False
@@ -82,6 +88,18 @@ def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> 
         raise UserError(f"The draft overflows {dtype}: set export.dtype=bfloat16.")
     if not same:
         raise ExportError(f"{folder} does not give the champion's logits in {dtype}")
+
+
+def serve(target: str, draft: str, num_draft_tokens: int) -> str:
+    """The card's section: how each engine is started with this draft."""
+    return (
+        f"### vLLM\n\n```sh\n{vllm.command(target, draft, num_draft_tokens)}\n```\n\n"
+        "vLLM always drafts k tokens, and greedily unless told otherwise; at a temperature above 0 "
+        "its acceptance therefore differs from alpha above.\n\n"
+        f"### SGLang\n\n```sh\n{sglang.command(target, draft, num_draft_tokens, head=False)}\n"
+        "```\n\n"
+        f"### transformers\n\n```python\n{command(target, draft, num_draft_tokens)}\n```"
+    )
 
 
 def command(target: str, draft: str, num_draft_tokens: int) -> str:
@@ -132,7 +150,8 @@ def _greedy(
     return output[0, ids.shape[1] :].tolist()
 
 
-def _check_tokenizer(folder: Path, target: Path) -> None:
+def check_tokenizer(folder: Path, target: Path) -> None:
+    """Raise ExportError unless the folder's tokenizer files are the target's, byte for byte."""
     for name in TOKENIZER_FILES:
         source, copy = target / name, folder / name
         if source.is_file() and not (copy.is_file() and copy.read_bytes() == source.read_bytes()):

@@ -5,7 +5,7 @@ B rows, S tokens a row, T supervised tokens, W the target's width, F layers that
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,9 +34,7 @@ class ReadSignal(HiddenSignal):
     def reduced(self, kept: Tensor) -> ReducedSignal:
         """The signal for a draft that covers the ids `kept` [v] alone."""
         whole = self.whole or summarise(self.hidden, self.head)
-        bias = None if self.head.bias is None else self.head.bias[kept]
-        head = replace(self.head, weight=self.head.weight[kept], bias=bias)
-        return ReducedSignal(self.hidden, head, *whole)
+        return ReducedSignal(self.hidden, self.head.rows(kept), *whole)
 
 
 @contextmanager
