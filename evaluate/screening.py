@@ -7,7 +7,7 @@ of draft and target, V shared vocabulary.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -168,13 +168,9 @@ def teacher_forced(
     for name, load in drafts.items():
         draft = load()
         _check_draft(draft, rows)
-        if isinstance(draft, Eagle3Head):
-            of_head = _HeadReader(draft, target, head, temperature)
-            sums = _agreements(rows, states, of_head.states, of_head.scores)
-        else:
-            of_draft = _DraftReader(draft, head, temperature)
-            sums = _agreements(rows, states, of_draft.states, of_draft.scores)
-        del draft  # before the next one is loaded
+        reader = _reader(draft, target, head, temperature)
+        sums = _agreements(rows, states, reader)
+        del draft, reader  # before the next one is loaded
         found[name] = pool(sums)
     return found
 
@@ -233,6 +229,27 @@ def _ids(rows: Sequence[Trajectory], device: torch.device) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True).to(device)
 
 
+class _Reader(Protocol):
+    """Reads rows with a draft, and scores what came out of it against the target."""
+
+    def states(self, rows: Sequence[Trajectory]) -> list[Tensor]:
+        """What its head reads at the last N predicting positions of each row: [N, d]."""
+        ...
+
+    def scores(self, hidden: Tensor, target_hidden: Tensor) -> Scores:
+        """Of its states [T, d] and the target's [T, D]."""
+        ...
+
+
+def _reader(
+    draft: PreTrainedModel, target: PreTrainedModel, head: Head, temperature: float
+) -> _Reader:
+    """head: the target's of the shared ids, at `temperature`."""
+    if isinstance(draft, Eagle3Head):
+        return _HeadReader(draft, target, head, temperature)
+    return _DraftReader(draft, head, temperature)
+
+
 class _DraftReader:
     """A separate draft reads rows by itself."""
 
@@ -242,7 +259,6 @@ class _DraftReader:
         self._theirs = head.on(draft.device)
 
     def states(self, rows: Sequence[Trajectory]) -> list[Tensor]:
-        """What its head reads at the predicting positions of each row: [N, d]."""
         return _states(self._draft, rows)
 
     def scores(self, hidden: Tensor, target_hidden: Tensor) -> Scores:
@@ -298,22 +314,19 @@ def _check_draft(draft: PreTrainedModel, rows: Sequence[Trajectory]) -> None:
 
 
 def _agreements(
-    rows: Sequence[Trajectory],
-    states: Sequence[Tensor],
-    read: Callable[[Sequence[Trajectory]], list[Tensor]],
-    score: Callable[[Tensor, Tensor], Scores],
+    rows: Sequence[Trajectory], states: Sequence[Tensor], reader: _Reader
 ) -> list[RowAgreement]:
     """The agreement of a draft on every row, in their order; rows of like length share a pass.
 
-    states: the target's, [N, D] of each row. read: the draft's, of the last of these positions.
+    states: the target's, [N, D] of each row.
     """
     lengths = np.array([len(row.tokens) - 1 for row in rows])
     found: dict[int, RowAgreement] = {}
     for batch in pack(np.argsort(lengths, kind="stable").tolist(), lengths, BATCH_TOKENS):
-        own = read([rows[n] for n in batch])
+        own = reader.states([rows[n] for n in batch])
         sizes = [len(one) for one in own]
         theirs = [states[n][len(states[n]) - size :] for n, size in zip(batch, sizes, strict=True)]
-        scores = score(torch.cat(own), torch.cat(theirs))
+        scores = reader.scores(torch.cat(own), torch.cat(theirs))
         parts = (part.cpu().double().split(sizes) for part in scores)
         for n, size, *of_row in zip(batch, sizes, *parts, strict=True):
             kl, alpha, same = (part.sum().item() for part in of_row)

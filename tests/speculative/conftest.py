@@ -33,7 +33,7 @@ from distill.speculative.drafters import Drafter, ModelDrafter
 from distill.speculative.eagle3 import Eagle3Drafter
 from distill.speculative.lookup import PromptLookup
 from distill.speculative.sampling import Sampling
-from tests.speculative import naive_eagle3
+from tests import naive_eagle3
 
 PROMPTS = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(20, 37))]
 VOCABULARY = 97

@@ -12,7 +12,7 @@ from distill.speculative.drafters import ModelDrafter
 from distill.speculative.eagle3 import Eagle3Drafter
 from distill.speculative.forward import forward_for
 from distill.speculative.sampling import Sampling
-from tests.speculative import naive_eagle3
+from tests import naive_eagle3
 from tests.speculative.conftest import READS, built, eagle3_head, trained_head
 
 GREEDY = Sampling(temperature=0)

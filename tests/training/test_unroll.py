@@ -16,6 +16,7 @@ from distill.teacher.live import LiveTeacher
 from distill.training.objective import Objective
 from distill.training.student import STEP_WEIGHT, HeadStudent, Reading
 from distill.training.unroll import unroll
+from tests.naive_eagle3 import unrolled
 from tests.tiny import tiny_llama
 
 KEPT = torch.tensor([0, 1, 2, 3, 5, 8, 13, 21, 22, 30])
@@ -35,35 +36,12 @@ def head(target) -> Eagle3Head:
     return make_head(config, KEPT, target).double()
 
 
-def naive_chain(
-    head: Eagle3Head, embedded: Tensor, features: Tensor, base: int, steps: int
-) -> list[Tensor]:
-    """Normed outputs [W] of the entries base … base + steps − 1 of a chain that begins at `base`.
-
-    embedded [S, W] and features [S, 3W] of one row. No entry behind `base` sees a feature: each
-    reads the output before it. Written from the published form, without masks or batches.
-    """
-    states = [head.fc(one) for one in features[: base + 1]]
-    outputs: list[Tensor] = []
-    for entry in range(base, base + steps):
-        at = torch.arange(entry + 1)[None]
-        cos, sin = head.rotary(embedded[None], at)
-        here = torch.stack(states)[None]
-        q, k, v = head.midlayer.project(embedded[None, : entry + 1], here, cos, sin)
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        weights = (q[:, :, -1:] @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
-        out = head.midlayer.finish(here[:, -1:], weights @ v)[0, 0]
-        outputs.append(head.norm(out))
-        states.append(out)
-    return outputs
-
-
 def test_every_step_is_what_a_chain_run_token_by_token_gives(head):
     S, W = 7, head.config.hidden_size
     embedded, features = torch.randn(1, S, W).double(), torch.randn(1, S, 3 * W).double()
     steps = list(unroll(head, embedded, features, torch.arange(S)[None], STEPS))
     for base in range(S - STEPS + 1):
-        expected = naive_chain(head, embedded[0], features[0], base, STEPS)
+        expected = unrolled(head, embedded[0], features[0], base, STEPS)
         for step, output in enumerate(expected):
             torch.testing.assert_close(steps[step][0, base + step], output)
 
@@ -131,7 +109,7 @@ def reference(target, head) -> tuple[Tensor, dict[str, Tensor]]:
                 base = position - 1 - step
                 if base < 0:
                     continue
-                output = naive_chain(head, embedded, features[:-1], base, step + 1)[-1]
+                output = unrolled(head, embedded, features[:-1], base, step + 1)[-1]
                 q = torch.zeros(32, dtype=torch.double)
                 q = q.index_put((KEPT,), (output @ head.lm_head.weight.t()).softmax(-1))
                 overlap = torch.minimum(p[position], q).sum()

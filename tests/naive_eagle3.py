@@ -84,3 +84,19 @@ def chain(
         tokens = torch.cat((tokens, torch.tensor([token])))
         inputs = torch.cat((inputs, out[-1:]))
     return drafts, found
+
+
+def unrolled(head, embedded: Tensor, features: Tensor, base: int, steps: int) -> list[Tensor]:
+    """Normed outputs [H] of the entries base … base + steps − 1 of a chain that begins at `base`.
+
+    embedded [S, H] and features [S, 3H] of one row. No entry behind `base` sees a feature: each
+    reads the output before it.
+    """
+    states = [head.fc.weight @ one for one in features[: base + 1]]
+    found: list[Tensor] = []
+    for entry in range(base, base + steps):
+        out = outputs(head, embedded, torch.arange(entry + 1), torch.stack(states))[-1]
+        scale = out.square().mean() + head.config.rms_norm_eps
+        found.append(out * scale.rsqrt() * head.norm.weight)
+        states.append(out)
+    return found
