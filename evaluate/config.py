@@ -38,6 +38,8 @@ class EvaluateConfig:
     """A round ends early behind a token to which the draft gave less probability; 0: never."""
     samplings: list[Sampling] = deciding("measure", default_factory=lambda: [Sampling()])
     batch_sizes: list[int] = deciding("measure", default_factory=lambda: [1])
+    prompt_lookup: bool = deciding("measure", default=True)
+    """Measure the untrained baseline too: drafts that are looked up in the prompt itself."""
     context_edges: list[int] = deciding("measure", default_factory=lambda: [256, 1024, 4096])
     """Upper edges of the context-length buckets, in prompt tokens."""
     prompts: str | None = deciding(default=None)

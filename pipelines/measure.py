@@ -141,6 +141,7 @@ def _grid(job: Job, vocabulary_size: int) -> Grid:
         seed=job.config.seed,
         context_edges=asked.context_edges,
         confidence_threshold=asked.confidence_threshold,
+        prompt_lookup=asked.prompt_lookup,
     )
 
 

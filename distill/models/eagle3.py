@@ -25,6 +25,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from distill.errors import UserError
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+PLAIN_NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
+"""Norms that multiply by their weight itself: Gemma's multiplies by one more."""
 FEWEST_LAYERS = 6
 """Of a target, so that the three features come from three layers, in order."""
 
@@ -194,9 +196,8 @@ def head_config(target: Any, size: int) -> LlamaConfig:
 def make_head(config: LlamaConfig, kept: Tensor, target: PreTrainedModel) -> Eagle3Head:
     """A head for the target, float32 on the CPU; random weights come from torch's global generator.
 
-    Its output rows are the target's for the `kept` ids [v], its final norm is the target's. The
-    rest is random at the scale that the family's own layers start with: a layer that starts as the
-    target's last one repeats what is known already.
+    Its output rows are the target's for the `kept` ids [v], and so is its final norm, where that is
+    a plain RMSNorm. The rest is random at the scale that the family's own layers start with.
     """
     head = Eagle3Head(config)
     for weight in head.parameters():
@@ -206,6 +207,9 @@ def make_head(config: LlamaConfig, kept: Tensor, target: PreTrainedModel) -> Eag
             nn.init.ones_(weight)
     rows = target.get_output_embeddings().weight[kept.to(target.device)]  # pyright: ignore
     head.lm_head.weight.copy_(rows)
+    norm: Any = getattr(target.base_model, "norm", None)
+    if type(norm).__name__ in PLAIN_NORMS:
+        head.norm.weight.copy_(norm.weight)
     head.d2t.copy_(kept - torch.arange(len(kept)))
     head.t2d[kept] = True
     return head.float()

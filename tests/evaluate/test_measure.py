@@ -11,7 +11,7 @@ from distill.errors import UserError
 from distill.evaluate import measure
 from distill.evaluate.conclusion import Bar, Conclusion, conclude
 from distill.evaluate.measure import Grid, measure_candidates
-from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
+from distill.evaluate.records import LOOKUP, PLAIN, Prompt, read_rows, write_rows
 from distill.speculative.decode import decode
 from distill.speculative.lookup import PromptLookup
 from distill.speculative.sampling import Sampling
@@ -201,7 +201,6 @@ def test_summary_is_flat_json_with_the_promised_keys(tmp_path: Path) -> None:
         ({"ks": [2, 0]}, "at least one k"),
         ({"prompts": []}, "no prompts are left"),
         ({"prompts": [PROMPTS[0], PROMPTS[0]]}, "'p0' comes twice"),
-        ({"candidates": {PLAIN: tiny(1)}}, "another name"),
         ({"max_new_tokens": 0}, "at least 1"),
     ],
 )
@@ -216,3 +215,17 @@ def test_settings_are_named_by_what_differs() -> None:
     penalised = Sampling(temperature=1e-6, top_p=0.9, repetition_penalty=1.2)
     assert penalised.name == "greedy repetition_penalty=1.2"
     assert Sampling(temperature=0.7, top_p=0.9).name == "T=0.7 top_p=0.9"
+
+
+def test_the_untrained_baseline_is_measured_once_at_the_largest_k(tmp_path: Path) -> None:
+    grid = Grid([1, 3], [Sampling()], [1], 10, (), V, seed=3, prompt_lookup=True)
+    rows = measure_candidates(tiny(0), {"d": tiny(1)}, PROMPTS, grid, tmp_path, lambda *_: None)
+    arms = {(row.candidate, row.num_draft_tokens) for row in rows}
+    assert arms == {(PLAIN, 0), ("d", 1), ("d", 3), (LOOKUP, 3)}
+
+
+@pytest.mark.parametrize("name", [PLAIN, LOOKUP])
+def test_a_candidate_cannot_take_a_baselines_name(tmp_path: Path, name: str) -> None:
+    grid = Grid([1], [Sampling()], [1], 10, (), V, seed=3)
+    with pytest.raises(UserError, match="is the name of a baseline"):
+        measure_candidates(tiny(0), {name: tiny(1)}, PROMPTS, grid, tmp_path, lambda *_: None)
