@@ -7,6 +7,7 @@ import difflib
 import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -278,6 +279,10 @@ def check_targets(cfg: DictConfig) -> None:
 
 def explain(error: Exception) -> str:
     """One line for an error of composition, with the nearest name where a name is wrong."""
+    if isinstance(error, OverrideParseException) and "=" in error.override:
+        return unreadable(error.override)
+    if found := re.match(r"Ambiguous value for argument '(.*)'\n", str(error)):
+        return f"{unreadable(found[1])}; for a list, put it in brackets; for a sweep, add -m"
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     text = re.sub(r"\s*(To append to your config use \S+|full_key: \S+|object_type=\S+)", "", text)
     cause = error.__cause__
@@ -285,6 +290,18 @@ def explain(error: Exception) -> str:
         text = f"{text} ({str(cause).splitlines()[0]})"
     text = re.sub(r"\s*Config search path: .*", "", text)
     return f"{text}{_hint(text)}"
+
+
+def unreadable(override: str) -> str:
+    """Say how to type an override whose value holds signs of Hydra's own, quotes for the shell in.
+
+    Quoted, only a backslash before a quote, and the quote itself, mean something else.
+    """
+    key, _, value = override.partition("=")
+    inside = re.sub(r'(\\*)"', r'\1\1\\"', value)
+    inside = re.sub(r"(\\+)$", r"\1\1", inside)
+    typed = shlex.quote(f'{key}="{inside}"')
+    return f"{override} cannot be read as it stands: as text, type {typed}"
 
 
 def _hint(text: str) -> str:
@@ -297,7 +314,14 @@ def _hint(text: str) -> str:
         name = (key.group(1) or key.group(2)).lstrip("+~")
         if instead := removed(name, text):
             return f"; {instead}"
-        return nearest(name, {*_schema_keys(schema.Config), *_file_keys()})
+        options = {option for option, key, _ in _file_keys() if key == name}
+        if options:  # known, but not of the option that is chosen
+            return f"; it is a key of {' and of '.join(sorted(options))}"
+        if any(
+            _is_open(key, value) and name.startswith(f"{key}.") for _, key, value in _file_keys()
+        ):
+            return f"; to add it, type +{name}"
+        return nearest(name, {*_schema_keys(schema.Config), *(key for _, key, _ in _file_keys())})
     return ""
 
 
@@ -339,14 +363,19 @@ def _schema_keys(config: type, place: str = "") -> Iterator[str]:
                 yield from _schema_keys(kind, f"{place}{field.name}.")
 
 
-def _file_keys() -> Iterator[str]:
-    """Arguments of the `_target_` nodes, which only the files of conf/ name."""
+def _is_open(key: str, value: Any) -> bool:
+    """Whether it is a mapping with names of the user's own, as `data.source.columns`."""
+    return isinstance(value, dict) and key.count(".") > 1
+
+
+def _file_keys() -> Iterator[tuple[str, str, Any]]:
+    """(`group=option`, key, value) of the `_target_` nodes, which only the files of conf/ name."""
     for path in CONF.rglob("*.yaml"):
-        group = path.parent.name
+        group, option = path.parent.name, f"{path.parent.name}={path.stem}"
         for key, value in yaml.safe_load(path.read_text()).items():
-            yield f"{group}.{key}"
+            yield option, f"{group}.{key}", value
             if isinstance(value, dict):
-                yield from (f"{group}.{key}.{name}" for name in value)
+                yield from ((option, f"{group}.{key}.{name}", one) for name, one in value.items())
 
 
 def _target_nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

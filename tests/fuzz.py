@@ -72,7 +72,8 @@ def bad_rows(place: Path, random: random.Random) -> str:
     path = place / "rows.jsonl"
     path.write_bytes(b"\n".join(random.sample(lines, len(lines))))
     source = JsonlSource(str(path), validation_fraction=0, evaluation_fraction=0)
-    used, skipped = len(list(source.rows())), [one for one in source.problems if not one.repaired]
+    used = len(list(source.rows()))
+    skipped = [one for one in source.problems if one.outcome == "skipped"]
     PromptFile.read(path).domains()
     wanted = sum(bool(line.strip()) for line in path.read_bytes().split(b"\n"))
     assert used + len(skipped) >= wanted, "a row is neither used nor counted"

@@ -24,6 +24,22 @@ SIZES = (
 """What a plan chooses where it is null."""
 
 
+OWN_ARGUMENTS = frozenset(
+    [
+        "conversation",
+        "messages",
+        "tools",
+        "tokenize",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "return_dict",
+        "return_tensors",
+    ]
+)
+"""What the code itself gives to the template: no flags."""
+
+
 @dataclass
 class ModelConfig:
     """Where a model comes from.
@@ -51,6 +67,12 @@ class TargetConfig(ModelConfig):
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Mode flags of the serving template, such as `enable_thinking: false`; part of its hash."""
     system_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        if taken := sorted(OWN_ARGUMENTS & {*self.chat_template_kwargs}):
+            raise UserError(
+                f"target.chat_template_kwargs.{taken[0]}: this is set for each row; leave it out"
+            )
 
 
 @dataclass

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from distill.errors import UserError
 from distill.files import whole_folder, write_json
-from distill.models.code import allowed, auto_config
+from distill.models.code import allowed, auto_config, is_own_code
 from distill.models.config import HEADS
 from distill.models.eagle3 import ARCHITECTURE, is_head, load_head
 from distill.models.folder import (
@@ -23,6 +23,7 @@ from distill.models.folder import (
 from distill.models.importance import Calibration
 from distill.models.plan import DraftPlan, build_meta
 from distill.models.prune import prune
+from distill.models.spelling import portable
 from distill.models.svd import HeadStatistics, factorise
 from distill.models.target import eos_token_ids, load_model
 
@@ -147,6 +148,8 @@ def save_draft(
         config.architectures = [type(model).__name__]
     with whole_folder(folder) as partial:
         config.save_pretrained(partial)
+        if not is_own_code(config):
+            write_json(partial / "config.json", portable(model_json(partial, "config.json")))
         save_file(_own_tensors(model, dtype), partial / "model.safetensors", {"format": "pt"})
         copy_tokenizer(target_folder, partial)
         generation = _generation_config(target_folder)
