@@ -168,7 +168,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def head_config(target: Any, size: int) -> LlamaConfig:
     """The config of a head with `size` ids for the target of this (text) config.
 
-    Its layer has the shape of the target's, so that it can start as the target's last one.
+    Its layer has the shape of the target's own, so that it can start as the last of them.
     """
     heads = target.num_attention_heads
     rotary = getattr(target, "rope_parameters", None) or {"rope_type": "default"}
@@ -196,8 +196,10 @@ def head_config(target: Any, size: int) -> LlamaConfig:
 def make_head(config: LlamaConfig, kept: Tensor, target: PreTrainedModel) -> Eagle3Head:
     """A head for the target, float32 on the CPU; random weights come from torch's global generator.
 
-    Its output rows are the target's for the `kept` ids [v], and so is its final norm, where that is
-    a plain RMSNorm. The rest is random at the scale that the family's own layers start with.
+    Its output rows are the target's for the `kept` ids [v]. Of a Llama-like target the layer starts
+    as its last one, reading the highest feature, with random weights for the embedding beside it:
+    that learns faster than a random layer (evaluate/RESULTS.md, heads). Of another family the layer
+    is random, at the scale that the family's own start with.
     """
     head = Eagle3Head(config)
     for weight in head.parameters():
@@ -207,12 +209,27 @@ def make_head(config: LlamaConfig, kept: Tensor, target: PreTrainedModel) -> Eag
             nn.init.ones_(weight)
     rows = target.get_output_embeddings().weight[kept.to(target.device)]  # pyright: ignore
     head.lm_head.weight.copy_(rows)
-    norm: Any = getattr(target.base_model, "norm", None)
-    if type(norm).__name__ in PLAIN_NORMS:
-        head.norm.weight.copy_(norm.weight)
+    inner: Any = target.base_model
+    if type(getattr(inner, "norm", None)).__name__ in PLAIN_NORMS:
+        _start_as_last(head, inner)
     head.d2t.copy_(kept - torch.arange(len(kept)))
     head.t2d[kept] = True
     return head.float()
+
+
+def _start_as_last(head: Eagle3Head, inner: Any) -> None:
+    """Copy the last decoder layer and the final norm; the fused state is the highest feature."""
+    layer, last, width = head.midlayer, inner.layers[-1], head.config.hidden_size
+    head.norm.weight.copy_(inner.norm.weight)
+    head.fc.weight.zero_()
+    head.fc.weight[:, 2 * width :].fill_diagonal_(1.0)
+    layer.hidden_norm.weight.copy_(last.input_layernorm.weight)
+    layer.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        getattr(layer.self_attn, name).weight[:, width:].copy_(getattr(last.self_attn, name).weight)
+    layer.self_attn.o_proj.weight.copy_(last.self_attn.o_proj.weight)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(layer.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
 
 
 def is_head(config: Any) -> bool:
