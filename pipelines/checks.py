@@ -11,8 +11,7 @@ from distill.errors import UserError
 from distill.evaluate.candidates import is_registered
 from distill.evaluate.prompts import PromptFile, check_batches
 from distill.losses.divergence import check_unsoftened
-from distill.models.head_plan import plan_head
-from distill.models.plan import plan_draft
+from distill.models.head_plan import plan_made
 from distill.models.target import context_length
 from distill.pipelines.benchmark import check_benchmark
 from distill.pipelines.job import Job
@@ -57,8 +56,7 @@ def check_job(job: Job) -> None:
         check_benchmark(job)
     _ = job.vocabulary_size  # tokenizers that differ
     if trained and job.draft_folder is None:
-        plan = plan_head if job.draft.is_head else plan_draft
-        plan(job.target.folder, job.draft)
+        plan_made(job.target.folder, job.draft)
 
 
 def _check_force(job: Job) -> None:

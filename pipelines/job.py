@@ -16,8 +16,9 @@ from distill.artifacts import Artifact, build, fingerprint, make_writable
 from distill.content import content, plain
 from distill.data.sources import Source
 from distill.models.code import allow, check_code
-from distill.models.draft import folder_is_head, load_draft
+from distill.models.draft import load_draft
 from distill.models.eagle3 import feature_layers
+from distill.models.folder import folder_is_head
 from distill.models.identity import ModelIdentity, identify
 from distill.models.plan import resolve_init, text_config
 from distill.models.source import check_model_folder, resolve_model

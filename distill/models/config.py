@@ -8,6 +8,8 @@ from omegaconf import MISSING
 from distill.content import deciding
 from distill.errors import UserError
 
+EAGLE3 = "LlamaForCausalLMEagle3"
+"""What an EAGLE-3 head's config.json calls its architecture."""
 HEADS = ("eagle3",)
 """Values of `draft.init` for a head that reads the target's hidden states."""
 MADE = ("auto", "pruned", "svd", "scratch", *HEADS)

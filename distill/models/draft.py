@@ -13,9 +13,10 @@ from distill.errors import UserError
 from distill.files import whole_folder, write_json
 from distill.models.code import allowed, auto_config, is_own_code
 from distill.models.config import HEADS
-from distill.models.eagle3 import ARCHITECTURE, is_head, load_head
+from distill.models.eagle3 import is_head, load_head
 from distill.models.folder import (
     copy_tokenizer,
+    folder_is_head,
     model_json,
     safetensors_files,
     tensor_shapes,
@@ -198,11 +199,6 @@ def load_draft(
         check_tied(tied, same=same, place=str(folder))
     model = load_model(folder, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-
-def folder_is_head(folder: Path) -> bool:
-    """Whether the draft in a folder is a head that reads the target."""
-    return ARCHITECTURE in (model_json(folder, "config.json").get("architectures") or ())
 
 
 def check_tied(tied: bool, *, same: bool, place: str) -> None:

@@ -23,8 +23,8 @@ from transformers import LlamaConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from distill.errors import UserError
+from distill.models.config import EAGLE3
 
-ARCHITECTURE = "LlamaForCausalLMEagle3"
 PLAIN_NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 """Norms that multiply by their weight itself: Gemma's multiplies by one more."""
 FEWEST_LAYERS = 6
@@ -188,7 +188,7 @@ def head_config(target: Any, size: int) -> LlamaConfig:
         eos_token_id=target.eos_token_id,
     )
     config.draft_vocab_size = size
-    config.architectures = [ARCHITECTURE]
+    config.architectures = [EAGLE3]
     return config
 
 
@@ -234,7 +234,7 @@ def _start_as_last(head: Eagle3Head, inner: Any) -> None:
 
 def is_head(config: Any) -> bool:
     """Whether a folder's config is that of an EAGLE-3 head."""
-    return ARCHITECTURE in (getattr(config, "architectures", None) or ())
+    return EAGLE3 in (getattr(config, "architectures", None) or ())
 
 
 def load_head(folder: Path, *, dtype: torch.dtype, device: torch.device | str) -> Eagle3Head:

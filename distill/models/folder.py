@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
+from distill.models.config import EAGLE3
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -123,3 +124,8 @@ def copy_tokenizer(source: Path, destination: Path) -> None:
         shutil.copytree(
             source / "additional_chat_templates", destination / "additional_chat_templates"
         )
+
+
+def folder_is_head(folder: Path) -> bool:
+    """Whether the draft in a folder is a head that reads the target's hidden states."""
+    return EAGLE3 in (model_json(folder, "config.json").get("architectures") or ())

@@ -12,7 +12,14 @@ from transformers import LlamaConfig, PreTrainedModel
 from distill.errors import UserError
 from distill.models.config import DraftConfig
 from distill.models.eagle3 import Eagle3Head, feature_layers, head_config, make_head
-from distill.models.plan import DraftPlan, count_weights, text_config
+from distill.models.folder import folder_is_head, model_json
+from distill.models.plan import (
+    DraftPlan,
+    count_weights,
+    plan_draft,
+    plan_from_folder,
+    text_config,
+)
 from distill.models.target import eos_token_ids
 from distill.speculative.prediction import Cost, predicted_speedup
 
@@ -21,6 +28,19 @@ USUAL_ALPHA, USUAL_K = 0.6, 3
 with."""
 SMALLEST = 1024
 """Ids that a size chosen by itself has at least."""
+
+
+def plan_made(target_folder: Path, draft: DraftConfig) -> DraftPlan:
+    """The plan of a draft of any kind that is made for the target."""
+    return (plan_head if draft.is_head else plan_draft)(target_folder, draft)
+
+
+def plan_existing(target_folder: Path, draft_folder: Path) -> DraftPlan:
+    """The plan of a draft of any kind that lies in a folder."""
+    if not folder_is_head(draft_folder):
+        return plan_from_folder(target_folder, draft_folder)
+    size = model_json(draft_folder, "config.json")["draft_vocab_size"]
+    return plan_head(target_folder, DraftConfig(init="eagle3", vocabulary=size))
 
 
 def plan_head(target_folder: Path, draft: DraftConfig, *, bytes_per_weight: int = 2) -> DraftPlan:
@@ -61,6 +81,16 @@ def start_head(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make_head(head_config(config, size), kept, target)
+
+
+def random_head(plan: DraftPlan, seed: int) -> Eagle3Head:
+    """A head of a plan's size with random weights, over the target's first ids: to be timed."""
+    size = plan.config.draft_vocab_size
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = Eagle3Head(plan.config)  # pyright: ignore[reportArgumentType]
+    head.t2d[:size] = True
+    return head
 
 
 def choose_size(counts: Tensor, config: LlamaConfig, target_weights: int) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from distill.errors import UserError
 from distill.files import whole_folder, write_text
-from distill.models.draft import folder_is_head
+from distill.models.folder import folder_is_head
 from distill.serving import eagle3, model_card, transformers
 from distill.serving.config import ExportConfig
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from distill.models.draft import folder_is_head, load_draft
+from distill.evaluate.records import LOOKUP
+from distill.models.draft import load_draft
+from distill.models.folder import folder_is_head
 from tests.pipelines.conftest import write_model
 
 
@@ -53,7 +55,7 @@ def test_kinds_stand_side_by_side_in_one_evaluation(distill, deep, prompts, tmp_
     distill("pipeline=evaluate", *common, *settings, f"evaluate.candidates=[{trainings}]")
     (judged,) = artifacts(tmp_path, "judge")
     evaluation = json.loads((judged.parent / "evaluation.json").read_text())
-    assert len({row["candidate"] for row in evaluation["table"]}) == 4
+    assert len({row["candidate"] for row in evaluation["table"]} - {LOOKUP}) == 4
 
 
 @pytest.mark.parametrize(
@@ -81,3 +83,16 @@ def test_a_target_of_few_layers_has_no_head(distill, prompts, capsys):
     with pytest.raises(SystemExit):
         distill("pipeline=train", "data=jsonl", f"data.source.path={prompts}", "draft=eagle3")
     assert "it needs 6 or more" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_probe_times_heads_beside_drafts_and_plans_them(distill, deep, capsys):
+    distill(
+        f"target.id={deep}", "pipeline=probe", "draft=eagle3", "draft.vocabulary=40",
+        "probe.drafts=[{hidden_size:32,num_hidden_layers:1}]", "probe.head_vocabularies=[40,999]",
+        "probe.batch_sizes=[1]", "probe.context_lengths=[16]", "probe.num_draft_tokens=[2]",
+        "probe.timings=2",
+    )  # fmt: skip
+    said = capsys.readouterr().out
+    assert "eagle3, 40 ids" in said
+    assert "999" not in said  # more than the target has
+    assert "head share" in said
