@@ -132,15 +132,26 @@ def load(folder: Path) -> Artifact:
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        _check_shape(manifest)
         return Artifact(folder, manifest["fingerprint"], manifest)
     except FileNotFoundError as error:
         raise UserError(
             f"{folder} is not a finished stage: it has no {MANIFEST}; run the stage again"
         ) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(
             f"{folder / MANIFEST} is damaged ({error or 'no object'}): run the stage again"
         ) from error
+
+
+def _check_shape(manifest: Any) -> None:
+    """Raise TypeError or KeyError for what is no manifest of ours."""
+    kinds = {"stage": str, "fingerprint": str, "settings": dict, "inputs": dict, "counts": dict}
+    for name, kind in kinds.items():
+        if not isinstance(manifest[name], kind):
+            raise TypeError(f"{name} is no {kind.__name__}")
+    if not isinstance(manifest.get("files", {}), dict):
+        raise TypeError("files is no dict")
 
 
 def make_writable(folder: Path) -> None:

@@ -7,8 +7,10 @@ import difflib
 import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -16,13 +18,15 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from distill import schema
 from distill.errors import UserError
 from distill.process import settle
+from distill.text import one_line
 
 if TYPE_CHECKING:
     from distill.pipelines.job import Invocation, Job
@@ -48,6 +52,10 @@ OTHER_OUTPUT = "choose another place with paths.output=/some/folder"
 OmegaConfOrHydra = (HydraException, OmegaConfBaseException)
 CALLED = re.compile(r"objective|signal|data\.source(\.parts\.[^.]+\.source)*")
 """The nodes that name a class by `_target_`. Anywhere else the name of a callable is refused."""
+NO_OPTION = re.compile(
+    r"|null|[-+.\d]\S*|\{.*|\[\]|\[(.*,)?\s*(null|[-+.\d\[{][^,]*)\s*(,.*)?\]", re.DOTALL
+)
+"""Values that are no option of a group, nor a list of options."""
 METHODS = {
     "objective": ("check", "__call__"),
     "signal": ("check", "check_objective", "cached"),
@@ -68,7 +76,10 @@ def main() -> None:
     # Nothing here forks after tokenizing; without this the tokenizers library warns about it.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
+        check_groups(sys.argv[1:])
         _hydra_main()
+    except UserError as error:
+        sys.exit(_complain(str(error)))
     except OmegaConfOrHydra as error:
         sys.exit(_complain(explain(error)))
     except OSError as error:
@@ -76,6 +87,8 @@ def main() -> None:
         if not {"runs", "sweeps"} & set(Path(error.filename or "").parts):
             raise
         sys.exit(_complain(f"cannot write to {error.filename} ({error.strerror}): {OTHER_OUTPUT}"))
+    except SweepError as failed:
+        sys.exit(_complain(str(failed), failed.status))
     except KeyboardInterrupt:
         sys.exit(_complain("stopped; the same command goes on from here", status=130))
 
@@ -94,15 +107,68 @@ def describe() -> str:
 
 @hydra.main(config_path="pkg://distill.conf", config_name="config", version_base="1.3")
 def _hydra_main(cfg: DictConfig) -> None:
+    if HydraConfig.get().mode is not RunMode.MULTIRUN:
+        if status := _one_job(cfg):
+            # Not an Exception: Hydra would put a line of its own before ours.
+            sys.exit(status)
+        return
+    try:
+        status = _one_job(cfg, of_sweep=True)
+    except SystemExit as left:  # a verdict, such as a gate's; a signal ends the whole sweep
+        if not isinstance(left.code, int) or left.code > 128:
+            raise
+        status = left.code
+    if status:
+        # An Exception: Hydra keeps it, does the other jobs, and raises it at the end.
+        raise SweepError(status)
+
+
+class SweepError(Exception):
+    """A job of a sweep was refused or failed a gate; status: its own exit status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+    def __str__(self) -> str:
+        return "a job of the sweep failed, as said above; those that could finish have finished"
+
+
+def _one_job(cfg: DictConfig, *, of_sweep: bool = False) -> int:
+    """Check and run a job. Returns the exit status; a refusal is one line and 2."""
     try:
         config = typed(cfg)
         # Only here is anything heavy imported: composing and helping stay quick.
-        from distill.pipelines.road import run
+        from distill.pipelines.road import check, run
 
-        run(open_door(config, _invocation()))
+        job = open_door(config, _invocation())
+        check(job)
     except UserError as error:
-        # Not an Exception: Hydra would put a line of its own before ours.
-        sys.exit(_complain(str(error)))
+        if of_sweep:
+            record_refusal(cfg, error)
+        return _complain(str(error))
+    try:
+        run(job)
+    except UserError as error:
+        return _complain(str(error))
+    return 0
+
+
+def record_refusal(cfg: DictConfig, error: UserError) -> None:
+    """Let a refused job of a sweep stand FAILED in MLflow beside the others.
+
+    Nothing is recorded where the settings of the store are themselves what is refused.
+    """
+    from distill.tracking.runs import start_job
+
+    with suppress(UserError, OmegaConfBaseException):
+        declared = OmegaConf.structured(schema.TrackingConfig)
+        tracking = OmegaConf.to_object(OmegaConf.merge(declared, cfg.tracking))
+        config = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+        place = Path(cfg.paths.output)
+        with start_job(config, cast(schema.TrackingConfig, tracking), place, str(cfg.name)) as job:
+            job.run.log_tags({"distill.refused": str(error)})
+            raise error
 
 
 def typed(cfg: DictConfig) -> schema.Config:
@@ -161,6 +227,19 @@ def check_keys(cfg: DictConfig) -> None:
         raise UserError(explain(error)) from error
 
 
+def check_groups(arguments: list[str]) -> None:
+    """Refuse a group that is given a value and no option: Hydra then fails with a traceback.
+
+    Raises:
+        UserError: naming the group's options.
+    """
+    for argument in arguments:
+        group, _, value = argument.lstrip("+").partition("=")
+        if (CONF / group).is_dir() and group.isidentifier() and NO_OPTION.fullmatch(value.strip()):
+            options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+            raise UserError(f"{argument}: {group} is a group, use one of {', '.join(options)}")
+
+
 def check_missing(cfg: DictConfig) -> None:
     """Refuse values that the chosen groups leave to the user.
 
@@ -200,6 +279,10 @@ def check_targets(cfg: DictConfig) -> None:
 
 def explain(error: Exception) -> str:
     """One line for an error of composition, with the nearest name where a name is wrong."""
+    if isinstance(error, OverrideParseException) and "=" in error.override:
+        return unreadable(error.override)
+    if found := re.match(r"Ambiguous value for argument '(.*)'\n", str(error)):
+        return f"{unreadable(found[1])}; for a list, put it in brackets; for a sweep, add -m"
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     text = re.sub(r"\s*(To append to your config use \S+|full_key: \S+|object_type=\S+)", "", text)
     cause = error.__cause__
@@ -207,6 +290,18 @@ def explain(error: Exception) -> str:
         text = f"{text} ({str(cause).splitlines()[0]})"
     text = re.sub(r"\s*Config search path: .*", "", text)
     return f"{text}{_hint(text)}"
+
+
+def unreadable(override: str) -> str:
+    """Say how to type an override whose value holds signs of Hydra's own, quotes for the shell in.
+
+    Quoted, only a backslash before a quote, and the quote itself, mean something else.
+    """
+    key, _, value = override.partition("=")
+    inside = re.sub(r'(\\*)"', r'\1\1\\"', value)
+    inside = re.sub(r"(\\+)$", r"\1\1", inside)
+    typed = shlex.quote(f'{key}="{inside}"')
+    return f"{override} cannot be read as it stands: as text, type {typed}"
 
 
 def _hint(text: str) -> str:
@@ -219,7 +314,14 @@ def _hint(text: str) -> str:
         name = (key.group(1) or key.group(2)).lstrip("+~")
         if instead := removed(name, text):
             return f"; {instead}"
-        return nearest(name, {*_schema_keys(schema.Config), *_file_keys()})
+        options = {option for option, key, _ in _file_keys() if key == name}
+        if options:  # known, but not of the option that is chosen
+            return f"; it is a key of {' and of '.join(sorted(options))}"
+        if any(
+            _is_open(key, value) and name.startswith(f"{key}.") for _, key, value in _file_keys()
+        ):
+            return f"; to add it, type +{name}"
+        return nearest(name, {*_schema_keys(schema.Config), *(key for _, key, _ in _file_keys())})
     return ""
 
 
@@ -261,14 +363,19 @@ def _schema_keys(config: type, place: str = "") -> Iterator[str]:
                 yield from _schema_keys(kind, f"{place}{field.name}.")
 
 
-def _file_keys() -> Iterator[str]:
-    """Arguments of the `_target_` nodes, which only the files of conf/ name."""
+def _is_open(key: str, value: Any) -> bool:
+    """Whether it is a mapping with names of the user's own, as `data.source.columns`."""
+    return isinstance(value, dict) and key.count(".") > 1
+
+
+def _file_keys() -> Iterator[tuple[str, str, Any]]:
+    """(`group=option`, key, value) of the `_target_` nodes, which only the files of conf/ name."""
     for path in CONF.rglob("*.yaml"):
-        group = path.parent.name
+        group, option = path.parent.name, f"{path.parent.name}={path.stem}"
         for key, value in yaml.safe_load(path.read_text()).items():
-            yield f"{group}.{key}"
+            yield option, f"{group}.{key}", value
             if isinstance(value, dict):
-                yield from (f"{group}.{key}.{name}" for name in value)
+                yield from ((option, f"{group}.{key}.{name}", one) for name, one in value.items())
 
 
 def _target_nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -296,5 +403,5 @@ def _find_class(path: str, name: str) -> Any:
 
 
 def _complain(message: str, status: int = 2) -> int:
-    sys.stderr.write(f"distill: {message}\n")
+    sys.stderr.write(f"distill: {one_line(message)}\n")
     return status

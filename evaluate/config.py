@@ -38,6 +38,8 @@ class EvaluateConfig:
     """A round ends early behind a token to which the draft gave less probability; 0: never."""
     samplings: list[Sampling] = deciding("measure", default_factory=lambda: [Sampling()])
     batch_sizes: list[int] = deciding("measure", default_factory=lambda: [1])
+    prompt_lookup: bool = deciding("measure", default=True)
+    """Measure the untrained baseline too: drafts that are looked up in the prompt itself."""
     context_edges: list[int] = deciding("measure", default_factory=lambda: [256, 1024, 4096])
     """Upper edges of the context-length buckets, in prompt tokens."""
     prompts: str | None = deciding(default=None)
@@ -196,6 +198,8 @@ class ProbeConfig:
         default_factory=lambda: [DraftSize(0.05), DraftSize(0.1), DraftSize(0.2)]
     )
     """Built with random weights; a `ready` or `pretrained` draft is timed beside them."""
+    head_vocabularies: list[int] = field(default_factory=lambda: [4096, 16384])
+    """EAGLE-3 heads of so many ids, timed beside them where the target can have one."""
     num_draft_tokens: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 6, 8])
     batch_sizes: list[int] = field(default_factory=lambda: [1, 4])
     context_lengths: list[int] = field(default_factory=lambda: [256, 1024])

@@ -14,6 +14,7 @@ from distill.evaluate.batches import Unit, batches, units
 from distill.evaluate.interleave import there_and_back
 from distill.evaluate.load import Load, stream
 from distill.evaluate.records import (
+    LOOKUP,
     PLAIN,
     PLAIN_ARM,
     Arm,
@@ -26,7 +27,9 @@ from distill.evaluate.records import (
 from distill.evaluate.statistics import merge_rows
 from distill.shards import once, share
 from distill.speculative.decode import Output, decode
-from distill.speculative.drafters import Drafter, ModelDrafter
+from distill.speculative.drafter_for import drafter_for
+from distill.speculative.drafters import Drafter
+from distill.speculative.lookup import PromptLookup
 from distill.speculative.sampling import Sampling
 
 REPETITIONS = 2
@@ -41,7 +44,8 @@ class Grid:
     """What is measured: every k at every load.
 
     context_edges: of the context-length buckets. confidence_threshold: k is the most that is
-    drafted; a round ends behind a less confident token.
+    drafted; a round ends behind a less confident token. prompt_lookup: whether the untrained
+    baseline is measured too, at the largest k.
     """
 
     num_draft_tokens: Sequence[int]
@@ -53,6 +57,7 @@ class Grid:
     seed: int
     context_edges: Sequence[int] = ()
     confidence_threshold: float = 0.0
+    prompt_lookup: bool = False
 
     def loads(self) -> list[Load]:
         return [
@@ -79,7 +84,7 @@ class Bench:
     """The models that decode: the target, and a drafter by candidate name."""
 
     target: PreTrainedModel
-    drafters: Mapping[str, Drafter]
+    drafters: dict[str, Drafter]
 
 
 def measure_candidates(
@@ -100,8 +105,11 @@ def measure_candidates(
         The rows of all loads, one load after the other.
     """
     _check(candidates, prompts, grid)
-    bench = Bench(target, {name: _drafter(one) for name, one in candidates.items()})
+    bench = Bench(target, {name: _drafter(one, target) for name, one in candidates.items()})
     arms = [Arm(name, k) for name in candidates for k in grid.num_draft_tokens]
+    if grid.prompt_lookup:
+        bench.drafters[LOOKUP] = PromptLookup()
+        arms.append(Arm(LOOKUP, max(grid.num_draft_tokens)))
     found: list[Measurement] = []
     for number, load in enumerate(grid.loads()):
         found += measure(bench, prompts, arms, load, folder / f"load-{number:02d}", progress)
@@ -138,8 +146,10 @@ def measure(
     return merge_rows(map(read_rows, paths), lambda row: row.key)
 
 
-def _drafter(candidate: PreTrainedModel | Drafter) -> Drafter:
-    return ModelDrafter(candidate) if isinstance(candidate, PreTrainedModel) else candidate
+def _drafter(candidate: PreTrainedModel | Drafter, target: PreTrainedModel) -> Drafter:
+    if isinstance(candidate, PreTrainedModel):
+        return drafter_for(candidate, target)
+    return candidate
 
 
 def _check(
@@ -147,8 +157,8 @@ def _check(
 ) -> None:
     if not candidates:
         raise UserError("no candidate to measure: name drafts in evaluate.candidates or train one")
-    if PLAIN in candidates:
-        raise UserError(f"{PLAIN!r} is the target's own decoding: give that candidate another name")
+    if taken := {PLAIN, LOOKUP} & {*candidates}:
+        raise UserError(f"{min(taken)!r} is the name of a baseline: rename that candidate")
     if not prompts:
         raise UserError("no prompts are left to decode: widen the filter or the held-out part")
     if not grid.num_draft_tokens or min(grid.num_draft_tokens) < 1:

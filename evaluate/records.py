@@ -35,6 +35,9 @@ class Arm:
 
 
 PLAIN_ARM = Arm(PLAIN, 0)
+LOOKUP = "prompt lookup"
+"""The candidate name of drafts that are looked up in a row's own context: the untrained baseline
+that a draft has to beat. It is measured and shown, and never chosen."""
 
 
 @dataclass(frozen=True)

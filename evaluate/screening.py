@@ -7,9 +7,11 @@ of draft and target, V shared vocabulary.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -23,15 +25,19 @@ from distill.evaluate.statistics import (
     paired_difference,
     pooled_ratio,
 )
-from distill.losses.dense import DenseScorer
+from distill.losses.dense import DenseScorer, Whole
 from distill.losses.divergence import check_temperature
 from distill.losses.fused import token_scores
 from distill.losses.head import Head
 from distill.losses.kernels import Scores, TokenLoss, worth_compiling
 from distill.losses.mixture import FORWARD_KL
+from distill.losses.reduced import summarise
+from distill.models.eagle3 import Eagle3Head, feature_layers
 from distill.speculative.architecture import context_limit
 from distill.speculative.sampling import Sampling
+from distill.teacher.features import reading
 from distill.teacher.head import check_head, head_of, last_hidden
+from distill.training.unroll import unroll
 
 log = logging.getLogger(__name__)
 CHUNK = 256
@@ -162,8 +168,9 @@ def teacher_forced(
     for name, load in drafts.items():
         draft = load()
         _check_draft(draft, rows)
-        sums = _agreements(draft, rows, states, head, temperature)
-        del draft  # before the next one is loaded
+        reader = _reader(draft, target, head, temperature)
+        sums = _agreements(rows, states, reader)
+        del draft, reader  # before the next one is loaded
         found[name] = pool(sums)
     return found
 
@@ -188,14 +195,21 @@ def choose(alphas: Mapping[str, float], order: Sequence[str], most: int) -> list
     return [name for name in order if name in chosen]
 
 
-def token_agreement(hidden: Tensor, head: Head, target_hidden: Tensor, target_head: Head) -> Scores:
+def token_agreement(
+    hidden: Tensor,
+    head: Head,
+    target_hidden: Tensor,
+    target_head: Head,
+    whole: Whole | None = None,
+) -> Scores:
     """Hidden states [T, d] and [T, D], heads of V rows -> [T]: KL(p‖q), Σ_x min(p, q), agreement.
 
     The trainer's kernel, which makes all three from a few tokens' logits while these are in cache.
+    whole: of the target's logits, where the heads hold only some of its ids.
     """
     compiled = worth_compiling(hidden.device, target_head.weight.shape[0])
     loss = TokenLoss(FORWARD_KL, 1.0, compiled)
-    source = DenseScorer(target_hidden, target_head, loss, None, CHUNK)
+    source = DenseScorer(target_hidden, target_head, loss, None, CHUNK, whole)
     return token_scores(hidden, head, source, CHUNK, head.weight.dtype)
 
 
@@ -205,10 +219,87 @@ def _predicted(rows: Sequence[Trajectory]) -> list[Trajectory]:
 
 def _states(model: PreTrainedModel, rows: Sequence[Trajectory]) -> list[Tensor]:
     """The hidden states [N, width] of each row that the head reads at predicting positions."""
-    inputs = [torch.tensor(row.tokens[:-1]) for row in rows]
-    ids = torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True).to(model.device)
-    hidden = last_hidden(model, {"input_ids": ids})
+    hidden = last_hidden(model, {"input_ids": _ids(rows, model.device)})
     return [h[row.first : len(row.tokens) - 1] for h, row in zip(hidden, rows, strict=True)]
+
+
+def _ids(rows: Sequence[Trajectory], device: torch.device) -> Tensor:
+    """The rows but for their last tokens, padded: [B, S]."""
+    inputs = [torch.tensor(row.tokens[:-1]) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True).to(device)
+
+
+class _Reader(Protocol):
+    """Reads rows with a draft, and scores what came out of it against the target."""
+
+    def states(self, rows: Sequence[Trajectory]) -> list[Tensor]:
+        """What its head reads at the last N predicting positions of each row: [N, d]."""
+        ...
+
+    def scores(self, hidden: Tensor, target_hidden: Tensor) -> Scores:
+        """Of its states [T, d] and the target's [T, D]."""
+        ...
+
+
+def _reader(
+    draft: PreTrainedModel, target: PreTrainedModel, head: Head, temperature: float
+) -> _Reader:
+    """head: the target's of the shared ids, at `temperature`."""
+    if isinstance(draft, Eagle3Head):
+        return _HeadReader(draft, target, head, temperature)
+    return _DraftReader(draft, head, temperature)
+
+
+class _DraftReader:
+    """A separate draft reads rows by itself."""
+
+    def __init__(self, draft: PreTrainedModel, head: Head, temperature: float):
+        self._draft = draft
+        self._own = head_of(draft).sliced(head.weight.shape[0]).at(temperature)
+        self._theirs = head.on(draft.device)
+
+    def states(self, rows: Sequence[Trajectory]) -> list[Tensor]:
+        return _states(self._draft, rows)
+
+    def scores(self, hidden: Tensor, target_hidden: Tensor) -> Scores:
+        theirs = target_hidden.to(self._draft.device)
+        return token_agreement(hidden, self._own, theirs, self._theirs)
+
+
+class _HeadReader:
+    """A head reads the target's states: its first draft, behind a context of true entries alone.
+
+    A row's first token gives it no entry, so it predicts nothing behind that.
+    """
+
+    def __init__(
+        self, head: Eagle3Head, target: PreTrainedModel, target_head: Head, temperature: float
+    ):
+        kept = head.kept[head.kept < target_head.weight.shape[0]]
+        self._head, self._target = head, target
+        self._layers = feature_layers(target.config.get_text_config().num_hidden_layers)
+        self._own = head_of(head).sliced(len(kept)).at(temperature)
+        self._all = target_head.on(head.device)
+        self._theirs = self._all.rows(kept)
+
+    def states(self, rows: Sequence[Trajectory]) -> list[Tensor]:
+        ids = _ids(rows, self._target.device)
+        with reading(self._target, self._layers) as read:
+            last_hidden(self._target, {"input_ids": ids})
+        features = torch.cat([read[n] for n in self._layers], -1).to(self._head.dtype)
+        embedding: Any = self._target.get_input_embeddings()
+        embedded = F.embedding(ids[:, 1:], embedding.weight).to(self._head.dtype)
+        places = torch.arange(ids.shape[1] - 1, device=ids.device)[None]
+        output = next(unroll(self._head, embedded, features[:, :-1], places, 1))
+        return [
+            h[max(row.first, 1) - 1 : len(row.tokens) - 2]
+            for h, row in zip(output, rows, strict=True)
+        ]
+
+    def scores(self, hidden: Tensor, target_hidden: Tensor) -> Scores:
+        theirs = target_hidden.to(self._head.device)
+        whole = summarise(theirs, self._all)
+        return token_agreement(hidden, self._own, theirs, self._theirs, whole)
 
 
 def _check_draft(draft: PreTrainedModel, rows: Sequence[Trajectory]) -> None:
@@ -218,30 +309,28 @@ def _check_draft(draft: PreTrainedModel, rows: Sequence[Trajectory]) -> None:
             f"a held-out row of {longest} tokens is longer than the context of a candidate "
             f"({limit}): lower data.max_length"
         )
-    check_head(draft)
+    if not isinstance(draft, Eagle3Head):
+        check_head(draft)
 
 
 def _agreements(
-    draft: PreTrainedModel,
-    rows: Sequence[Trajectory],
-    states: Sequence[Tensor],
-    head: Head,
-    temperature: float,
+    rows: Sequence[Trajectory], states: Sequence[Tensor], reader: _Reader
 ) -> list[RowAgreement]:
-    """The agreement of a draft on every row, in their order; rows of like length share a pass."""
-    own = head_of(draft).sliced(head.weight.shape[0]).at(temperature)
-    head = head.on(draft.device)
+    """The agreement of a draft on every row, in their order; rows of like length share a pass.
+
+    states: the target's, [N, D] of each row.
+    """
     lengths = np.array([len(row.tokens) - 1 for row in rows])
     found: dict[int, RowAgreement] = {}
     for batch in pack(np.argsort(lengths, kind="stable").tolist(), lengths, BATCH_TOKENS):
-        hidden = torch.cat(_states(draft, [rows[n] for n in batch]))
-        theirs = torch.cat([states[n] for n in batch]).to(draft.device)
-        sizes = [len(states[n]) for n in batch]
-        scores = token_agreement(hidden, own, theirs, head)
+        own = reader.states([rows[n] for n in batch])
+        sizes = [len(one) for one in own]
+        theirs = [states[n][len(states[n]) - size :] for n, size in zip(batch, sizes, strict=True)]
+        scores = reader.scores(torch.cat(own), torch.cat(theirs))
         parts = (part.cpu().double().split(sizes) for part in scores)
-        for n, *of_row in zip(batch, *parts, strict=True):
+        for n, size, *of_row in zip(batch, sizes, *parts, strict=True):
             kl, alpha, same = (part.sum().item() for part in of_row)
-            found[n] = RowAgreement(rows[n].id, len(states[n]), alpha, kl, same)
+            found[n] = RowAgreement(rows[n].id, size, alpha, kl, same)
     return [found[n] for n in range(len(rows))]
 
 

@@ -14,7 +14,7 @@ from distill.evaluate.pooling import (
     ratio,
     speedups,
 )
-from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
+from distill.evaluate.records import LOOKUP, PLAIN_ARM, Arm, Measurement
 from distill.speculative.prediction import Cost, expected_tokens
 
 
@@ -108,14 +108,15 @@ def champion(
     checkpoints apart, thousands of held-out tokens do. held_out: agreement by candidate; where the
     fastest has none, decoding alone decides.
     """
-    best = fastest(table)
+    trained = [row for row in table if row.candidate != LOOKUP]
+    best = fastest(trained)
     if best.candidate not in held_out:
         return best
     arms = by_arm(rows)
     pays = best.speedup_end_to_end.low > margin
     equals = [
         row
-        for row in table
+        for row in trained
         if row.candidate in held_out
         and not speedups(arms[best.arm], [arms[row.arm]], end_to_end_seconds)[0].high < 1
         and (row.speedup_end_to_end.low > margin or not pays)

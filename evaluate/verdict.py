@@ -6,6 +6,7 @@ from math import isnan
 
 from distill.evaluate.intervals import FEWEST_UNITS, Interval, more_units
 from distill.evaluate.pooling import Part
+from distill.evaluate.records import LOOKUP
 from distill.evaluate.table import TableRow
 from distill.speculative.prediction import BreakEven, best_k, break_even_alpha
 
@@ -74,6 +75,7 @@ def judge(
     clauses = [
         _found(champion, overall, margin, missing),
         *_alone(champion, decoding_margin),
+        *_beside_lookup(champion, table),
         *(_missed(floor) for floor in checked if floor.decision != SHIP),
         _explain(champion, break_even),
     ]
@@ -128,6 +130,16 @@ def _alone(row: TableRow, margin: float | None) -> list[str]:
     decision = _decide(row.speedup, row.units, margin)
     how = {SHIP: "above", DO_NOT_SHIP: "not above", NOT_ENOUGH: "not surely above"}[decision]
     return [f"{found}, {how} its margin of {margin:g}"]
+
+
+def _beside_lookup(row: TableRow, table: Sequence[TableRow]) -> list[str]:
+    """What needs no training, where it was measured and the draft is not the faster one."""
+    return [
+        f"prompt lookup, which needs no training, is {_interval(one.speedup_end_to_end)}: this "
+        "draft does not beat it"
+        for one in table
+        if one.candidate == LOOKUP and one.speedup_end_to_end.value >= row.speedup_end_to_end.value
+    ]
 
 
 def _missed(floor: Floor) -> str:

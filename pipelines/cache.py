@@ -43,11 +43,18 @@ def run(job: Job, corpus: Corpus) -> CachedSignal:
         "vocabulary_size": vocabulary,
         "seed": job.config.seed,
     }
+    if job.reads:  # what a head reads is kept beside the signal
+        settings["features"] = list(job.reads)
 
     def produce(folder: Path, _: Run) -> Mapping[str, Any]:
         trainer = job.config.trainer
         return cache_signals(
-            LiveTeacher(job.target.load(), vocabulary, compiled=trainer.compile_target),
+            LiveTeacher(
+                job.target.load(),
+                vocabulary,
+                compiled=trainer.compile_target,
+                reads=job.reads,
+            ),
             load_corpus(corpus.path),
             job.codec,
             folder,

@@ -16,7 +16,7 @@ from distill.models.target import pick_dtype
 from distill.pipelines.job import Job, Pair
 from distill.pipelines.judge import Judged
 from distill.pipelines.prepare import Corpus
-from distill.speculative.drafters import ModelDrafter
+from distill.speculative.drafter_for import drafter_for
 from distill.speculative.round_length import draft_length
 from distill.tracking.runs import Run
 from distill.versions import versions
@@ -85,7 +85,7 @@ def _greedy_run(job: Job, pair: Pair, prompts: list[list[int]], dtype: str) -> G
     asked = job.config.evaluate
     return GreedyRun(
         target,
-        ModelDrafter(draft),
+        drafter_for(draft, target),
         prompts,
         draft_length(max(asked.num_draft_tokens), asked.confidence_threshold),
         job.config.certify.max_new_tokens,

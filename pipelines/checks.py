@@ -10,14 +10,19 @@ from distill.data.sources.self_prompted import self_prompted
 from distill.errors import UserError
 from distill.evaluate.candidates import is_registered
 from distill.evaluate.prompts import PromptFile, check_batches
-from distill.models.plan import plan_draft
+from distill.losses.divergence import check_unsoftened
+from distill.models.head_plan import plan_made
+from distill.models.target import context_length
 from distill.pipelines.benchmark import check_benchmark
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import open_user_turn
 from distill.pipelines.report import check_run_folder
 from distill.ranks import is_rank_zero, processes
+from distill.teacher.codecs import Hidden, Live
 from distill.training.check import check_training
 
+READ_ROWS = ("decoding", "training", "signals")
+"""Benchmarks that read rows of the data."""
 BEFORE_TRAINING = ("prepare", "generate", "cache", "benchmark")
 """Verbs that end before training: they need no budget."""
 
@@ -40,6 +45,8 @@ def check_job(job: Job) -> None:
     if trained:
         _check_training(job)
     _check_answers(job)
+    if verb != "benchmark" or job.config.benchmark.what in READ_ROWS:
+        _check_lengths(job, trained)
     job.source.check()
     if self_prompted(job.source):
         open_user_turn(job)
@@ -48,7 +55,7 @@ def check_job(job: Job) -> None:
         check_benchmark(job)
     _ = job.vocabulary_size  # tokenizers that differ
     if trained and job.draft_folder is None:
-        plan_draft(job.target.folder, job.draft)
+        plan_made(job.target.folder, job.draft)
 
 
 def _check_force(job: Job) -> None:
@@ -68,6 +75,8 @@ def _check_training(job: Job) -> None:
     spends = config.pipeline not in BEFORE_TRAINING
     check_training(config.trainer, config.budget if spends else None)
     job.objective.check(job.signal)
+    if job.reads:
+        _check_head(job)
     if not data.on_policy:
         return
     if job.signal.cached:
@@ -76,6 +85,50 @@ def _check_training(job: Job) -> None:
         )
     if config.trainer.strategy == "fsdp":
         raise UserError("data.on_policy decodes with the whole draft; use trainer=ddp")
+
+
+def _check_head(job: Job) -> None:
+    """Refuse what a head that reads the target cannot be trained with."""
+    config = job.config
+    if not isinstance(job.signal, Live | Hidden):
+        raise UserError(
+            "a head learns from whole distributions and reads the target's states: use signal=live "
+            "or signal=hidden"
+        )
+    check_unsoftened(job.objective.temperature)
+    if job.objective.mixture.label_weight:
+        raise UserError(
+            "objective: cross_entropy needs every label to be an id that the head covers; leave it "
+            "out"
+        )
+    if config.data.on_policy:
+        raise UserError(
+            "data.on_policy: a head is unrolled on the target's text instead; set data.on_policy=0"
+        )
+    if config.trainer.compile:
+        raise UserError("trainer.compile compiles a separate draft; set trainer.compile=false")
+
+
+def _check_lengths(job: Job, trained: bool) -> None:
+    """Refuse rows that the models' positions, or a micro-batch, cannot hold."""
+    trainer, longest = job.config.trainer, job.config.data.max_length
+    models = {"target": job.target.folder}
+    if job.draft_folder is not None and trained:
+        models["draft"] = job.draft_folder
+    for role, folder in models.items():
+        if longest > (context := context_length(folder)):
+            raise UserError(
+                f"data.max_length={longest}, but the {role}'s context holds {context} tokens: "
+                f"set data.max_length={context}, or less"
+            )
+    limits = ("tokens_per_batch", "tokens_per_step")
+    name, limit = min(((one, getattr(trainer, one)) for one in limits), key=lambda one: one[1])
+    if trained and longest > limit:
+        raise UserError(
+            f"data.max_length={longest}, but trainer.{name}={limit}: a row of that length would "
+            f"not fit; set data.max_length={limit}, or raise trainer.tokens_per_batch and "
+            f"trainer.tokens_per_step to {longest}"
+        )
 
 
 def _check_answers(job: Job) -> None:

@@ -11,8 +11,8 @@ from distill.data.corpus import load_corpus
 from distill.pipelines.job import Job
 from distill.pipelines.judge import Judged
 from distill.pipelines.prepare import Corpus
-from distill.serving.export import export_draft
-from distill.serving.transformers import ExportError, prove
+from distill.serving.export import export_draft, serving_of
+from distill.serving.transformers import ExportError
 from distill.tracking.runs import Run
 
 PROOF_PROMPTS = 2
@@ -50,7 +50,7 @@ def run(job: Job, corpus: Corpus, judged: Judged) -> Exported:
             lineage=judged.lineage,
             dtype=config.export.dtype,
         )
-        proof = prove(exported, target=target.folder, prompts=_prompts(corpus))
+        proof = serving_of(exported).prove(exported, target=target.folder, prompts=_prompts(corpus))
         if not proof.identical:
             raise ExportError(f"{exported}: greedy decoding with this draft changes the output")
         stage.log_folder(exported, "export")

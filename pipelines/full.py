@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from distill.errors import UserError
 from distill.pipelines import evaluate
+from distill.pipelines.export import Exported
 from distill.pipelines.job import Job
 from distill.pipelines.report import SUMMARY, summarize, write_report
 from distill.tracking.outbox import TrackingAwayError
@@ -21,11 +23,12 @@ def run(job: Job, stage: Callable[[str], Any]) -> dict[str, Any]:
     started = time.monotonic()
     judged = stage("judge")
     evaluate.run(job, judged)
-    champion, exported = _registered(stage), stage("export")
+    champion = _registered(stage)
+    exported, refusal = _exported(stage)
     summary = {
         **summarize(job, judged),
         "model_uri": champion and champion.version_uri,
-        "export_path": str(exported.folder),
+        "export_path": exported and str(exported.folder),
         "wall_seconds": round(time.monotonic() - started, 1),
     }
     if job.trains:
@@ -35,6 +38,8 @@ def run(job: Job, stage: Callable[[str], Any]) -> dict[str, Any]:
     page = write_report(job, judged, summary)
     job.run.log_metrics(dict(numbers(summary)))
     sys.stdout.write(f"summary: {page.with_name(SUMMARY)}\n")
+    if refusal is not None:
+        raise refusal
     return summary
 
 
@@ -45,3 +50,11 @@ def _registered(stage: Callable[[str], Any]) -> Champion | None:
     except TrackingAwayError as away:
         log.warning("the champion is not registered: %s", away)
         return None
+
+
+def _exported(stage: Callable[[str], Any]) -> tuple[Exported | None, UserError | None]:
+    """The export, or why there is none: what was measured is reported all the same."""
+    try:
+        return stage("export"), None
+    except UserError as refusal:
+        return None, refusal

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from distill.content import content
-from distill.data.answers import PIECES, answer_prompts
-from distill.data.corpus import load_corpus
+from distill.data.answers import ANSWERED_SPLITS, PIECES, answer_prompts
+from distill.data.corpus import load_corpus, row_lengths, unanswered
+from distill.errors import UserError
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
 from distill.tracking.runs import Run
@@ -16,6 +17,7 @@ def run(job: Job, corpus: Corpus) -> Corpus:
     """The corpus to train on: every row of train and validation has tokens to learn from."""
     if not (job.config.generate.enabled and corpus.unanswered):
         return corpus
+    _check_room(job, corpus)
     target, vocabulary = job.target, job.vocabulary_size
     settings = {
         "generate": content(job.config.generate, "generate"),
@@ -39,3 +41,24 @@ def run(job: Job, corpus: Corpus) -> Corpus:
 
     artifact = job.make("generate", settings, [corpus.artifact], produce, pieces=PIECES)
     return Corpus(artifact, unanswered=0)
+
+
+def _check_room(job: Job, corpus: Corpus) -> None:
+    """Refuse answers that training could not take, before the target writes them for hours.
+
+    Raises:
+        UserError: a prompt with an answer of the full length does not fit a micro-batch.
+    """
+    trainer, new = job.config.trainer, job.config.generate.max_new_tokens
+    limit = min(trainer.tokens_per_batch, trainer.tokens_per_step)
+    if job.config.pipeline == "generate" or not (job.trains or job.config.pipeline == "train"):
+        return
+    splits = load_corpus(corpus.path)
+    prompts = [row_lengths(splits[one])[unanswered(splits[one])] for one in ANSWERED_SPLITS]
+    prompt = max(int(lengths.max(initial=0)) for lengths in prompts)
+    if min(prompt + new, job.target.context_length) > limit:
+        raise UserError(
+            f"a prompt has {prompt} tokens and its answer may have generate.max_new_tokens={new}, "
+            f"but a micro-batch holds {limit}: raise trainer.tokens_per_batch and "
+            "trainer.tokens_per_step, or lower data.max_length or generate.max_new_tokens"
+        )

@@ -18,9 +18,12 @@ from distill.content import content, plain
 from distill.data.sources import Source
 from distill.errors import UserError
 from distill.evaluate.candidates import drafts_at, usable_drafts
+from distill.models.code import allow, check_code
 from distill.models.draft import load_draft
+from distill.models.eagle3 import feature_layers
+from distill.models.folder import folder_is_head
 from distill.models.identity import ModelIdentity, identify
-from distill.models.plan import resolve_init
+from distill.models.plan import resolve_init, text_config
 from distill.models.source import check_model_folder, resolve_model
 from distill.models.target import context_length, eos_token_ids, load_target, pick_dtype
 from distill.models.vocabulary import shared_vocabulary
@@ -103,7 +106,6 @@ class Target:
             dtype=pick_dtype(dtype or self.config.dtype, self._device),
             device=self._device,
             device_map=self.config.device_map,
-            trust_remote_code=self.config.trust_remote_code,
         )
 
 
@@ -189,6 +191,14 @@ class Job:
         return None if model is None else self.model_folder(model, "draft")
 
     @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The target's layers after which the draft reads its states; none of a separate draft."""
+        folder = self.draft_folder
+        if not (self.draft.is_head or (folder is not None and folder_is_head(folder))):
+            return ()
+        return feature_layers(text_config(self.target_files).num_hidden_layers)
+
+    @cached_property
     def vocabulary_size(self) -> int:
         """Ids that target and draft share."""
         return self.shared_with(self.draft_folder)
@@ -268,6 +278,7 @@ class Job:
         if key not in self._folders:
             folder = self._fetch(model, weights=True)
             check_model_folder(folder, role)
+            check_code(folder, role)
             self._folders[key] = folder
         return self._folders[key]
 
@@ -275,7 +286,10 @@ class Job:
         if model.source == "mlflow":
             make_writable(self.output)
             connect(self.config.tracking, self.output)
-        return resolve_model(model, self.cache, weights=weights)
+        folder = resolve_model(model, self.cache, weights=weights)
+        if model.trust_remote_code:
+            allow(folder)
+        return folder
 
     @contextmanager
     def opened(self) -> Iterator["Job"]:

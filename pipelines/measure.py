@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoTokenizer
-
 from distill.artifacts import Artifact
 from distill.content import content
 from distill.data.corpus import load_corpus
@@ -40,6 +38,7 @@ from distill.evaluate.screening import (
     reads_rows,
     screen,
 )
+from distill.models.code import auto_tokenizer
 from distill.pipelines.job import Job
 from distill.pipelines.prepare import Corpus
 from distill.pipelines.train import Training
@@ -143,6 +142,7 @@ def _grid(job: Job, vocabulary_size: int) -> Grid:
         seed=job.config.seed,
         context_edges=asked.context_edges,
         confidence_threshold=asked.confidence_threshold,
+        prompt_lookup=asked.prompt_lookup,
     )
 
 
@@ -155,7 +155,7 @@ def _decode(
     folder: Path,
 ) -> dict[str, Any]:
     asked, work, context = job.config.evaluate, folder / WORK, job.target.context_length
-    tokenizer = AutoTokenizer.from_pretrained(job.target.folder)
+    tokenizer = auto_tokenizer(job.target.folder)
     found = (
         held_out_conversations(corpus.path)
         if asked.prompts is None

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from distill.artifacts import Artifact
 from distill.content import content
 from distill.data.corpus import build_corpus
@@ -17,6 +15,7 @@ from distill.data.self_prompt import PIECES, PROMPTS, write_prompts
 from distill.data.sources import SelfPromptedSource
 from distill.data.sources.self_prompted import self_prompted
 from distill.data.user_turn import UserTurn, user_turn
+from distill.models.code import auto_tokenizer
 from distill.pipelines.job import Job
 from distill.tracking.runs import Run
 
@@ -52,7 +51,7 @@ def run(job: Job) -> Corpus:
     }
 
     def produce(folder: Path, _: Run) -> Mapping[str, Any]:
-        tokenizer = AutoTokenizer.from_pretrained(target.folder)
+        tokenizer = auto_tokenizer(target.folder)
         return build_corpus(
             job.source,
             tokenizer,
@@ -69,7 +68,7 @@ def run(job: Job) -> Corpus:
 
 def open_user_turn(job: Job) -> UserTurn:
     """What the target's template puts around a user's turn; UserError where it has none."""
-    tokenizer = AutoTokenizer.from_pretrained(job.target.folder)
+    tokenizer = auto_tokenizer(job.target.folder)
     return user_turn(tokenizer, job.config.target, job.target.eos_token_ids)
 
 

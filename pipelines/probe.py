@@ -21,7 +21,9 @@ from distill.evaluate.report.tables import as_text, bills_table, prospects_table
 from distill.files import write_json, write_text
 from distill.losses.fused import chunk_tokens
 from distill.models.draft import initialise_draft
-from distill.models.plan import DraftPlan, plan_draft, plan_from_folder, plan_memory
+from distill.models.eagle3 import FEWEST_LAYERS, is_head
+from distill.models.head_plan import plan_existing, plan_head, plan_made, random_head
+from distill.models.plan import DraftPlan, plan_draft, plan_memory, text_config
 from distill.models.vocabulary import shared_vocabulary
 from distill.pipelines.job import Job
 from distill.schema import DraftConfig
@@ -74,7 +76,7 @@ def run(job: Job) -> None:
 
 def planned(job: Job, target: Path, draft: Path | None) -> DraftPlan:
     """The draft that is to be made, or that lies in a folder; both folders need no weights."""
-    return plan_draft(target, job.draft) if draft is None else plan_from_folder(target, draft)
+    return plan_made(target, job.draft) if draft is None else plan_existing(target, draft)
 
 
 def _plan(job: Job) -> str:
@@ -107,13 +109,24 @@ def _plan_drafts(job: Job) -> dict[str, DraftPlan]:
     """By name: the configured draft that exists, if any, then every size to try."""
     plans: dict[str, DraftPlan] = {}
     if (folder := job.draft_folder) is not None:
-        plans[folder.name] = plan_from_folder(job.target.folder, folder)
+        plans[folder.name] = plan_existing(job.target.folder, folder)
     for size in job.config.probe.drafts:
         plan = plan_draft(job.target.folder, DraftConfig(init="scratch", **plain(size)))
         plans[f"{plan.config.num_hidden_layers} × {plan.config.hidden_size}"] = plan
+    for ids in _head_vocabularies(job):
+        head = DraftConfig(init="eagle3", vocabulary=ids)
+        plans[f"eagle3, {ids} ids"] = plan_head(job.target.folder, head)
     if not plans:
         raise UserError("probe.drafts is empty: give sizes, such as [{parameter_ratio:0.1}]")
     return plans
+
+
+def _head_vocabularies(job: Job) -> list[int]:
+    """Sizes of heads to try; none for a target that has too few layers to read."""
+    target = text_config(job.target.folder)
+    if target.num_hidden_layers < FEWEST_LAYERS:
+        return []
+    return [ids for ids in job.config.probe.head_vocabularies if ids <= target.vocab_size]
 
 
 def _loads(job: Job, plans: Mapping[str, DraftPlan]) -> list[list[Prospect]]:
@@ -137,7 +150,10 @@ def _load_or_make(
     """The draft as it would be served: the target's dtype and device."""
     if job.draft_folder is not None and job.draft_folder.name == name:
         return job.load_draft(job.draft_folder, target)
-    draft = initialise_draft(plan, "scratch", Path(), job.config.seed)
+    if is_head(plan.config):
+        draft = random_head(plan, job.config.seed)
+    else:
+        draft = initialise_draft(plan, "scratch", Path(), job.config.seed)
     return draft.to(target.device, target.dtype).eval()  # pyright: ignore
 
 

@@ -1,6 +1,7 @@
 """What every job that evaluates leaves in its run folder: a report and what it was drawn from."""
 
 import json
+import logging
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from distill.pipelines.job import Job
 from distill.pipelines.judge import Judged
 from distill.ranks import is_rank_zero
 from distill.serving import transformers, vllm
+from distill.text import one_line
 from distill.tracking.client import without_credentials
 from distill.tracking.history import histories
 from distill.training.callbacks.candidates import (
@@ -30,6 +32,8 @@ from distill.training.callbacks.candidates import (
     candidate_folders,
     training_of,
 )
+
+log = logging.getLogger(__name__)
 
 REPORT, SUMMARY = "report.html", "summary.json"
 
@@ -67,12 +71,29 @@ def write_report(job: Job, judged: Judged, summary: Mapping[str, Any]) -> Path:
     """
     folder = job.invocation.folder
     if is_rank_zero():
-        write_text(folder / REPORT, render_report(_facts(job, judged, summary)))
         write_json(folder / SUMMARY, summary)
         for name in (outcome.FILE, MEASUREMENTS):
             shutil.copyfile(judged.artifact.path / name, folder / name)
-        job.run.log_folder(folder, "report")
+        _draw(job, judged, summary, folder / REPORT)
+        # By name: the folder, chosen by hand, may hold anything else.
+        for name in (REPORT, SUMMARY, outcome.FILE, MEASUREMENTS):
+            if (folder / name).exists():
+                job.run.log_file(folder / name, "report")
     return folder / REPORT
+
+
+def _draw(job: Job, judged: Judged, summary: Mapping[str, Any], path: Path) -> None:
+    """Write the page. Hours of measuring do not fail for a page that cannot be drawn."""
+    try:
+        write_text(path, render_report(_facts(job, judged, summary)))
+    except OSError:  # the place, not the page
+        raise
+    except Exception as problem:
+        reason = without_credentials(one_line(str(problem)) or type(problem).__name__)
+        path.unlink(missing_ok=True)  # an earlier one tells other numbers
+        log.warning(
+            "the report could not be drawn (%s); all numbers are in %s", reason, path.parent
+        )
 
 
 def _read_summary(path: Path) -> dict[str, Any] | None:
@@ -173,4 +194,5 @@ def _commands(job: Job, summary: Mapping[str, Any]) -> list[Command]:
 def _distill(job: Job, overrides: list[str]) -> str:
     """A command line of this job's configuration: a folder of the user's own is part of it."""
     own = [f"--config-dir={folder}" for folder in job.invocation.config_dirs]
-    return shlex.join(["python", "-m", "distill", *own, *overrides])
+    shown = [without_credentials(one) for one in (*own, *overrides)]
+    return shlex.join(["python", "-m", "distill", *shown])

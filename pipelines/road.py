@@ -103,18 +103,27 @@ APART = ("compare", "probe")
 """Verbs off the road: they read no data and train nothing, so nothing of that is checked."""
 
 
-def run(job: Job) -> Any:
-    """Do what the command line asked for.
+def check(job: Job) -> None:
+    """Refuse a job that cannot work, before a model loads.
 
     Raises:
-        UserError: the job cannot work; found before a model loads. Or the machine ended it, as by
-            a full disk.
+        UserError: the first thing found, with its remedy.
+    """
+    if job.config.pipeline not in APART:
+        with in_one_line():
+            check_job(job)
+
+
+def run(job: Job) -> Any:
+    """Do what the command line asked for. The job is checked.
+
+    Raises:
+        UserError: what could not be known before; or the machine ended it, as by a full disk.
     """
     disable_progress_bar()  # a bar for every load says nothing; stages report their own
     do, road = VERBS[job.config.pipeline], Road(job)
     with in_one_line(), ended_by_sigterm():
         if job.config.pipeline in APART:
             return do(job, road)
-        check_job(job)
         with job.opened():
             return do(job, road)

@@ -3,7 +3,7 @@
 import gc
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from distill.data.corpus import load_corpus, token_counts
 from distill.data.datamodule import CorpusDataModule
 from distill.errors import UserError
 from distill.models.draft import MADE_FROM_TARGET, initialise_draft, load_draft
+from distill.models.head_plan import plan_head, start_head
 from distill.models.importance import Calibration
 from distill.models.plan import plan_draft
 from distill.models.svd import HeadStatistics, measure_statistics
@@ -32,6 +33,7 @@ from distill.training.callbacks.decoding import Decoding
 from distill.training.callbacks.resume import RESUME
 from distill.training.on_policy import OnPolicy
 from distill.training.run import train_draft
+from distill.training.student import Reading
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -106,8 +108,19 @@ def make_draft(
         draft = load_draft(job.draft_folder, dtype=torch.float32, device="cpu")
         parameters = sum(p.numel() for p in draft.parameters())
         return draft, f"{job.draft_folder.name}: {parameters / 1e6:.2f} M parameters"
-    plan = plan_draft(job.target.folder, job.draft)
     rows = load_corpus(corpus.path)["train"]
+    if job.draft.is_head:
+        assert target is not None
+        counts = torch.from_numpy(token_counts(rows, target.config.get_text_config().vocab_size))
+        seed, size = job.config.seed, job.draft.vocabulary
+        head = start_head(target, job.target.folder, counts, size, seed)
+        plan = plan_head(job.target.folder, replace(job.draft, vocabulary=len(head.kept)))
+        covered = counts[head.kept].sum() / counts.sum()
+        return (
+            head,
+            f"{plan.table()}\n{'ids of its own':<24}{len(head.kept)} ({covered:.1%} of the text)",
+        )
+    plan = plan_draft(job.target.folder, job.draft)
     sample = rows.select(range(min(STATISTICS_ROWS, len(rows)))).to_list()
     sequences = [torch.tensor([row["input_ids"]]) for row in sample]
     statistics, calibration = None, None
@@ -128,11 +141,12 @@ def _train(
 ) -> dict[str, Any]:
     config, vocabulary = job.config, job.vocabulary_size
     decodes = bool(config.trainer.decode_every)
-    needed = signal is None or decodes or job.draft.init in MADE_FROM_TARGET
+    needed = signal is None or decodes or job.draft.init in MADE_FROM_TARGET or bool(job.reads)
     target = job.target.load() if needed else None
     draft, description = make_draft(job, target, corpus)
     log.info("draft (%s):\n%s", job.draft.init, description)
     teacher = _teacher(job, draft, target, signal)
+    reading = _reading(job, target)
     decoding = _decoding(job, corpus, target) if decodes and target is not None else None
     on_policy = _on_policy(job, target)
     del target  # a cached signal needs no more of it
@@ -155,6 +169,7 @@ def _train(
         folder,
         vocabulary_size=vocabulary,
         target_folder=job.target.folder,
+        reading=reading,
         on_policy=on_policy,
         logger=lightning_logger(stage),
         decoding=decoding,
@@ -173,14 +188,24 @@ def _teacher(
     signal: CachedSignal | None,
 ) -> Teacher:
     """The cache or the target itself, once it is known that its models can take the batches."""
-    if job.config.data.packing:
+    if job.config.data.packing and not job.reads:
         check_packing(draft)
     if signal is not None:
         return CachedTeacher(signal.path, job.codec)
     assert target is not None
     if job.config.data.packing:
         check_packing(target)
-    return LiveTeacher(target, job.vocabulary_size, compiled=job.config.trainer.compile_target)
+    compiled = job.config.trainer.compile_target
+    return LiveTeacher(target, job.vocabulary_size, compiled=compiled, reads=job.reads)
+
+
+def _reading(job: Job, target: "PreTrainedModel | None") -> Reading | None:
+    """What a head is trained with; None for a draft that reads no states."""
+    if not job.reads:
+        return None
+    assert target is not None
+    embedding: Any = target.get_input_embeddings()
+    return Reading(embedding.weight.detach().float().clone(), job.draft.unroll)
 
 
 def _decoding(job: Job, corpus: Corpus, target: "PreTrainedModel") -> Decoding:

@@ -1,9 +1,11 @@
 """What a user's mistake looks like: one line, the remedy in it, status 2."""
 
+import shlex
 import subprocess
 import sys
 
 import pytest
+import yaml
 
 from distill.cli import main
 from distill.schema import VERBS
@@ -82,5 +84,62 @@ def test_help_lists_every_group_and_its_options(monkeypatch, capsys):
         "  experiment: llama_70b_sharded, llama_8b_pretrained, llama_8b_pruned, quickstart"
         in printed
     )
-    assert "  draft: auto, pretrained, pruned, ready, scratch, svd\n" in printed
+    assert "  draft: auto, eagle3, pretrained, pruned, ready, scratch, svd\n" in printed
     assert all(f"\n  {verb} " in printed for verb in VERBS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "数据.jsonl",
+        "a=b@c.jsonl",
+        "a,b.jsonl",
+        "a{b.jsonl",
+        "a(1).jsonl",
+        "it's here.jsonl",
+        'a"b,c.jsonl',
+        'a\\"b,c.jsonl',
+        "a,b\\",
+    ],
+)
+def test_the_remedy_for_a_value_that_cannot_be_read_works_when_typed(monkeypatch, capsys, path):
+    _, printed = run(monkeypatch, capsys, "data=jsonl", f"data.source.path={path}", "--cfg=job")
+    words = shlex.split(printed.partition(", type ")[2].split("; for a list")[0])
+    assert len(words) == 1
+    assert composed(monkeypatch, capsys, "data=jsonl", *words)["data"]["source"]["path"] == path
+
+
+@pytest.mark.parametrize(
+    ("data", "typed"),
+    [
+        ("hub", "data.source.columns.prompt=question"),
+        ("mixture", "data.source.parts.chat.source.evaluation_fraction=0.3"),
+        ("mixture", "data.source.parts.more.weight=1"),
+    ],
+)
+def test_the_remedy_for_a_name_of_the_users_own_works_when_typed(monkeypatch, capsys, data, typed):
+    _, printed = run(monkeypatch, capsys, f"data={data}", typed, "--cfg=job")
+    key = printed.strip().partition("to add it, type ")[2]
+    found = composed(monkeypatch, capsys, f"data={data}", f"{key}={typed.partition('=')[2]}")
+    for name in typed.partition("=")[0].split("."):
+        found = found[name]
+    assert str(found) == typed.partition("=")[2]
+
+
+@pytest.mark.parametrize("name", ["evaluation_path", "validation_fraction", "max_characters"])
+@pytest.mark.parametrize("data", ["jsonl", "hub"])
+def test_every_setting_of_a_source_is_typed_without_a_sign(monkeypatch, capsys, data, name):
+    name = "evaluation_split" if (data, name) == ("hub", "evaluation_path") else name
+    found = composed(monkeypatch, capsys, f"data={data}", f"data.source.{name}=1")
+    assert found["data"]["source"][name] == 1
+
+
+def test_a_key_of_another_option_names_that_option(monkeypatch, capsys):
+    _, printed = run(monkeypatch, capsys, "data=code", "data.source.path=x")
+    assert "it is a key of data=jsonl" in printed
+
+
+def composed(monkeypatch, capsys, *arguments: str) -> dict:
+    monkeypatch.setattr(sys, "argv", ["distill", *arguments, "--cfg=job"])
+    main()
+    return yaml.safe_load(capsys.readouterr().out)

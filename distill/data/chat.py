@@ -8,7 +8,6 @@ the template leaves something out is not used: the target would be trained on wh
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from distill.data.sources.rows import PARTS, Message
@@ -53,7 +52,7 @@ def render(
     Of several templates that is `default`, or `tool_use` where there are tools.
 
     Raises:
-        UnusableChatError: the template refuses the conversation.
+        UnusableChatError: the template refuses the conversation, or fails on it.
     """
     check_template(tokenizer)
     try:
@@ -64,7 +63,7 @@ def render(
             add_generation_prompt=add_generation_prompt,
             **kwargs,
         )
-    except TemplateError as error:
+    except Exception as error:  # the template is a program of others: it may raise anything
         raise UnusableChatError(f"the chat template refuses it: {error}") from error
     assert isinstance(text, str)
     return text
@@ -89,7 +88,7 @@ def prompt_ids(
     """The ids that a server gives the target when it is to answer `messages`.
 
     Raises:
-        UnusableChatError: the template refuses the conversation, or leaves out calls or tools.
+        UnusableChatError: the template refuses the conversation, or leaves some of it out.
     """
     text = render(messages, tokenizer, kwargs, True, tools)
     _check_whole(text, messages, tokenizer, kwargs, True, tools)
@@ -110,8 +109,10 @@ def answer_ids(
     prompt, and the rest is the answer, as `ended` cuts it.
 
     Raises:
-        UnusableChatError: the answer cannot be told apart, or the template leaves some of it out.
+        UnusableChatError: the answer cannot be told apart, goes on behind a token that ends it, or
+            the template leaves some of the conversation out.
     """
+    check_end(messages[-1]["content"], tokenizer, eos_token_ids)
     prompt_text = render(messages[:-1], tokenizer, kwargs, True, tools)
     whole_text = render(messages, tokenizer, kwargs, False, tools)
     _check_whole(whole_text, messages, tokenizer, kwargs, False, tools)
@@ -121,6 +122,8 @@ def answer_ids(
             "template opens a block such as <think>): leave the answers out of the rows, so that "
             "the target writes them"
         )
+    if _squeezed(messages[-1]["content"]) not in _squeezed(whole_text[len(prompt_text) :]):
+        raise UnusableChatError("the chat template leaves out some of the answer's `content`")
     prompt = plain_ids(tokenizer, prompt_text)
     whole = plain_ids(tokenizer, whole_text)
     if whole[: len(prompt)] == prompt:
@@ -152,6 +155,25 @@ def ended(
     return [*answer, own] if isinstance(own, int) else answer
 
 
+def check_end(
+    answer: str, tokenizer: PreTrainedTokenizerBase, eos_token_ids: Sequence[int]
+) -> None:
+    """Refuse an answer that goes on behind a token that ends the target's text.
+
+    Raises:
+        UnusableChatError: the target would never write the rest.
+    """
+    for token in tokenizer.convert_ids_to_tokens(list(eos_token_ids)):
+        _, found, rest = answer.partition(str(token))
+        if found and rest.replace(str(token), "").strip():
+            raise UnusableChatError(f"the answer goes on behind {token!r}, which ends it")
+
+
+def _squeezed(text: str) -> str:
+    """The text without white space: a template may trim and break lines."""
+    return "".join(text.split())
+
+
 def _check_whole(
     text: str,
     messages: Sequence[Message],
@@ -161,7 +183,8 @@ def _check_whole(
     tools: Tools,
 ) -> None:
     """Refuse a conversation of which `text` does not hold all: it is the same without a part."""
-    for name, fewer, fewer_tools in _without_parts(messages, tools):
+    parts = [*_without_parts(messages, tools), *_without_contents(text, messages, tools)]
+    for name, fewer, fewer_tools in parts:
         try:
             less = render(fewer, tokenizer, kwargs, add_generation_prompt, fewer_tools)
         except UnusableChatError:
@@ -181,6 +204,20 @@ def _without_parts(
         if any(part in message for message in holders):
             kept = list(messages[: len(messages) - len(holders)])
             yield part, [*kept, *(_less(message, part) for message in holders)], tools
+
+
+def _without_contents(
+    text: str, messages: Sequence[Message], tools: Tools
+) -> Iterator[tuple[str, list[Message], Tools]]:
+    """The conversation without each content that does not stand in `text` as it is.
+
+    Of an earlier turn, as in serving, a template may leave out some, such as a thought.
+    """
+    written = _squeezed(text)
+    for place, message in enumerate(messages):
+        if _squeezed(message["content"]) not in written:
+            fewer = [*messages[:place], {**message, "content": ""}, *messages[place + 1 :]]
+            yield f"content of the {message['role']}", fewer, tools
 
 
 def _less(message: Message, part: str) -> Message:

@@ -1,5 +1,6 @@
 """The corpus: a source tokenized once, as an Arrow dataset with three splits."""
 
+import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -32,6 +33,10 @@ FEATURES = datasets.Features(
     }
 )
 DATASET, TURNS = "dataset", "turns.json"
+SHOWN = 5
+"""So many reasons for dropped rows are shown; `problems.json` holds all."""
+
+log = logging.getLogger(__name__)
 
 
 def build_corpus(
@@ -65,6 +70,7 @@ def build_corpus(
         if not splits[split] and limit != 0:
             raise UserError(empty_split(split, len(rows[split]), encoder.dropped))
     corpus = {split: to_dataset(found) for split, found in splits.items()}
+    report(source.problems, encoder.dropped)
     write_problems(source.problems, encoder.dropped, folder)
     write_turns(rows["evaluation"], splits["evaluation"], target, folder)
     save_corpus(corpus, folder)
@@ -184,8 +190,21 @@ def held_out_prompts(folder: Path, count: int) -> list[list[int]]:
     return [list(tokens[:length]) for tokens, length in lengths]
 
 
+def report(problems: list[Problem], dropped: Counter[str]) -> None:
+    """A warning for rows that were skipped or mended, with the first; one for each other thing."""
+    for outcome in ("skipped", "repaired"):
+        found = [problem for problem in problems if problem.outcome == outcome]
+        if found:
+            log.warning("prepare: rows %s: %d; the first: %s", outcome, len(found), found[0])
+    for problem in problems:
+        if problem.outcome == "kept":
+            log.warning("prepare: %s", problem)
+    for reason, number in dropped.most_common(SHOWN):
+        log.warning("prepare: rows dropped: %d: %s", number, reason)
+
+
 def write_problems(problems: list[Problem], dropped: Counter[str], folder: Path) -> None:
-    """Write `problems.json`: rows of the source that were skipped or mended, and those dropped."""
+    """Write `problems.json`: what was wrong with rows of the source, and how many were dropped."""
     content = {"rows": [asdict(problem) for problem in problems], "dropped": dict(dropped)}
     write_json(folder / "problems.json", content)
 
@@ -248,7 +267,7 @@ def counts(
         "train_tokens": int(row_lengths(train).sum()),
         "train_supervised_tokens": int(supervised_counts(train).sum()),
         "unanswered": sum(len(unanswered(split)) for split in learnt),
-        "skipped_rows": sum(not problem.repaired for problem in problems),
-        "repaired_rows": sum(problem.repaired for problem in problems),
+        "skipped_rows": sum(problem.outcome == "skipped" for problem in problems),
+        "repaired_rows": sum(problem.outcome == "repaired" for problem in problems),
         "dropped_rows": dropped.total(),
     }

@@ -70,13 +70,16 @@ class Encoder:
     def examples(self, row: Row) -> Iterator[Example]:
         """The examples of a row, lazily: held-out documents are tokenized one window at a time."""
         content = row.content
-        if isinstance(content, Document):
-            whole = row.split == "train"
-            yield from self.windows(row, content) if whole else self.held_out(row, content)
-        elif isinstance(content, Completion):
-            yield from self._fit(row.id, row.domain, *self._completion(content))
-        else:
-            yield from self._chat(row, content)
+        try:
+            if isinstance(content, Document):
+                whole = row.split == "train"
+                yield from self.windows(row, content) if whole else self.held_out(row, content)
+            elif isinstance(content, Completion):
+                yield from self._fit(row.id, row.domain, *self._completion(content))
+            else:
+                yield from self._chat(row, content)
+        except chat.UnusableChatError as reason:
+            self.dropped[str(reason)] += 1
 
     def windows(self, row: Row, document: Document) -> Iterator[Example]:
         """Windows that follow each other over the document; every one begins as a prompt would."""
@@ -126,6 +129,7 @@ class Encoder:
         prompt = self.prefix + chat.plain_ids(self.tokenizer, content.prompt)
         if content.answer is None:
             return prompt, []
+        chat.check_end(content.answer, self.tokenizer, self.eos_token_ids)
         answer = chat.plain_ids(self.tokenizer, content.answer)
         return prompt, chat.ended(answer, self.tokenizer, self.eos_token_ids)
 
@@ -133,24 +137,21 @@ class Encoder:
         """A row for each turn of the assistant; in evaluation for the last one only."""
         messages = chat.with_system(content.messages, self.target.system_prompt)
         kwargs = self.target.chat_template_kwargs
-        try:
-            if messages[-1]["role"] != "assistant":
-                prompt = chat.prompt_ids(messages, self.tokenizer, kwargs, content.tools)
-                yield from self._fit(row.id, row.domain, prompt, [])
-                return
-            ends = [i + 1 for i, m in enumerate(messages) if m["role"] == "assistant" and i > 0]
-            for end in ends[-1:] if row.split == "evaluation" else ends:
-                name = row.id if end == ends[-1] else f"{row.id}#{end}"
-                prompt, answer = chat.answer_ids(
-                    messages[:end],
-                    self.tokenizer,
-                    kwargs,
-                    tools=content.tools,
-                    eos_token_ids=self.eos_token_ids,
-                )
-                yield from self._fit(name, row.domain, prompt, answer)
-        except chat.UnusableChatError as reason:
-            self.dropped[str(reason)] += 1
+        if messages[-1]["role"] != "assistant":
+            prompt = chat.prompt_ids(messages, self.tokenizer, kwargs, content.tools)
+            yield from self._fit(row.id, row.domain, prompt, [])
+            return
+        ends = [i + 1 for i, m in enumerate(messages) if m["role"] == "assistant" and i > 0]
+        for end in ends[-1:] if row.split == "evaluation" else ends:
+            name = row.id if end == ends[-1] else f"{row.id}#{end}"
+            prompt, answer = chat.answer_ids(
+                messages[:end],
+                self.tokenizer,
+                kwargs,
+                tools=content.tools,
+                eos_token_ids=self.eos_token_ids,
+            )
+            yield from self._fit(name, row.domain, prompt, answer)
 
     def _fit(
         self, name: str, domain: str, prompt: list[int], answer: list[int]

@@ -14,6 +14,7 @@ from distill.losses.divergence import (
 from distill.losses.fused import Signal, fused_loss
 from distill.losses.head import Head
 from distill.losses.mixture import FORWARD_KL, Mixture
+from distill.losses.reduced import ReducedSignal, summarise
 from distill.losses.sparse import Sampled, TopK
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Head",
     "HiddenSignal",
     "Mixture",
+    "ReducedSignal",
     "Sampled",
     "Signal",
     "TopK",
@@ -32,5 +34,6 @@ __all__ = [
     "jsd",
     "lk",
     "reverse_kl",
+    "summarise",
     "total_variation",
 ]

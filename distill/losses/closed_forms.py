@@ -19,19 +19,24 @@ from distill.losses.mixture import Mixture
 
 
 class Softmax(NamedTuple):
-    """logits [R, V], of which a row's largest is 0; their softmax; Σ e^logits [R, 1]."""
+    """logits [R, V], of which a row's largest is 0; their softmax; Σ e^logits [R, 1].
+
+    Of a teacher whose row is only some of its ids, total is over all of them, and ``mass`` [R, 1]
+    is what the probabilities then add up to. None: they add up to 1.
+    """
 
     logits: Tensor
     probabilities: Tensor
     total: Tensor
+    mass: Tensor | None = None
 
 
 class Form(NamedTuple):
     """A divergence in two steps.
 
     rows(q, p): the gradient by the student's logits [R, V], and sums [R, 1]; a mixture's nest.
-    values(log_z, *sums): the losses [R, 1]; log_z is the log of q's total over p's, so that
-    log q − log p = q.logits − p.logits − log_z.
+    values(log_z, mass, *sums): the losses [R, 1]; log_z is the log of q's total over p's, so that
+    log q − log p = q.logits − p.logits − log_z; mass [R, 1] is Σ p.
     """
 
     rows: Callable[..., tuple[Tensor, tuple[Any, ...]]]
@@ -47,9 +52,19 @@ def closed_form(mixture: Mixture) -> Form | None:
     return terms[0][0] if alone else _weighted_sum(terms)
 
 
-def softmax(logits: Tensor) -> Softmax:
-    """Of logits [R, V], shifted so that nothing overflows."""
-    return softmax_of_shifted(logits - logits.amax(-1, keepdim=True))
+def softmax(logits: Tensor, log_total: Tensor | None = None) -> Softmax:
+    """Of logits [R, V], shifted so that nothing overflows.
+
+    log_total [R]: of all ids' logits where these are only some of them.
+    """
+    largest = logits.amax(-1, keepdim=True)
+    if log_total is None:
+        return softmax_of_shifted(logits - largest)
+    shifted = logits - largest
+    weights = shifted.exp()
+    total = (log_total.to(logits.dtype).unsqueeze(-1) - largest).exp()
+    probabilities = weights * (1.0 / total)
+    return Softmax(shifted, probabilities, total, probabilities.sum(-1, keepdim=True))
 
 
 def softmax_of_shifted(logits: Tensor) -> Softmax:
@@ -74,12 +89,21 @@ def _through_softmax(q: Softmax, by_q: Tensor) -> Tensor:
     return q.probabilities * (by_q - _mean(q.probabilities, by_q))
 
 
+def _toward(q: Softmax, p: Softmax) -> Tensor:
+    """The gradient of forward KL by q's logits, Σp · q − p; in a full row Σp is 1."""
+    ours = q.probabilities if p.mass is None else p.mass * q.probabilities
+    return ours - p.probabilities
+
+
 def _forward_kl() -> Form:
     def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
-        cross = _mean(p.probabilities, p.logits - q.logits)
-        return q.probabilities - p.probabilities, (cross,)
+        return _toward(q, p), (_mean(p.probabilities, p.logits - q.logits),)
 
-    return Form(rows, torch.add)
+    return Form(rows, _forward_kl_value)
+
+
+def _forward_kl_value(log_z: Tensor, mass: Tensor, cross: Tensor) -> Tensor:
+    return cross + mass * (log_z - mass.log())
 
 
 def _reverse_kl() -> Form:
@@ -87,7 +111,7 @@ def _reverse_kl() -> Form:
         gap = torch.where(q.probabilities > 0, q.logits - p.logits, 0.0)
         return _through_softmax(q, gap), (_mean(q.probabilities, gap),)
 
-    def values(log_z: Tensor, mean: Tensor) -> Tensor:
+    def values(log_z: Tensor, _: Tensor, mean: Tensor) -> Tensor:
         return mean - log_z
 
     return Form(rows, values)
@@ -96,7 +120,7 @@ def _reverse_kl() -> Form:
 def _jsd(beta: float) -> Form:
     """One logarithm per token: log p/m is log q/m + log p/q.
 
-    A token that q leaves nothing of has log p/m = −log β.
+    A token that q leaves nothing of has log p/m = −log β, and so have all outside the row.
     """
     check_beta(beta)
 
@@ -109,7 +133,7 @@ def _jsd(beta: float) -> Form:
         gradient = (1 - beta) * _through_softmax(q, of_q)
         return gradient, (_mean(q.probabilities, of_q), _mean(p.probabilities, of_p), covered)
 
-    def values(log_z: Tensor, of_q: Tensor, of_p: Tensor, covered: Tensor) -> Tensor:
+    def values(log_z: Tensor, _: Tensor, of_q: Tensor, of_p: Tensor, covered: Tensor) -> Tensor:
         of_p = of_p + covered * log_z - (1.0 - covered) * math.log(beta)
         return beta * of_p + (1 - beta) * of_q
 
@@ -117,7 +141,7 @@ def _jsd(beta: float) -> Form:
 
 
 def _total_variation() -> Form:
-    def values(_: Tensor, distance: Tensor) -> Tensor:
+    def values(_: Tensor, __: Tensor, distance: Tensor) -> Tensor:
         return distance
 
     return Form(_variation, values)
@@ -126,6 +150,8 @@ def _total_variation() -> Form:
 def _variation(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
     difference = q.probabilities - p.probabilities
     distance = 0.5 * difference.abs().sum(-1, keepdim=True)
+    if p.mass is not None:
+        distance = distance + 0.5 * (1.0 - p.mass)
     return _through_softmax(q, 0.5 * difference.sign()), (distance,)
 
 
@@ -138,7 +164,7 @@ def _acceptance() -> Form:
         ours = q.probabilities * u.sum(-1, keepdim=True) - u
         return ours * (1.0 / kept), (kept,)
 
-    def values(_: Tensor, kept: Tensor) -> Tensor:
+    def values(_: Tensor, __: Tensor, kept: Tensor) -> Tensor:
         # Sums of what lost its digits to underflow, and their inverses, are no numbers to use.
         lost = torch.finfo(kept.dtype).tiny / torch.finfo(kept.dtype).eps
         return torch.where(kept > lost, -kept.log(), torch.inf)
@@ -150,14 +176,15 @@ def _lk(eta: float) -> Form:
     check_eta(eta)
 
     def rows(q: Softmax, p: Softmax) -> tuple[Tensor, tuple[Tensor, ...]]:
-        of_kl = q.probabilities - p.probabilities
+        of_kl = _toward(q, p)
         of_tv, (distance,) = _variation(q, p)
         gradient = of_tv + torch.exp(-eta * (1.0 - distance)) * (of_kl - of_tv)
         return gradient, (distance, _mean(p.probabilities, p.logits - q.logits))
 
-    def values(log_z: Tensor, distance: Tensor, cross: Tensor) -> Tensor:
+    def values(log_z: Tensor, mass: Tensor, distance: Tensor, cross: Tensor) -> Tensor:
         kl_weight = torch.exp(-eta * (1.0 - distance))
-        return kl_weight * (cross + log_z) + (1.0 - kl_weight) * distance
+        kl = _forward_kl_value(log_z, mass, cross)
+        return kl_weight * kl + (1.0 - kl_weight) * distance
 
     return Form(rows, values)
 
@@ -168,9 +195,9 @@ def _weighted_sum(terms: list[tuple[Form, float]]) -> Form:
         gradient = sum(weight * gradient for (gradient, _), weight in scored)
         return cast(Tensor, gradient), tuple(sums for (_, sums), _ in scored)
 
-    def values(log_z: Tensor, *sums: tuple[Tensor, ...]) -> Tensor:
+    def values(log_z: Tensor, mass: Tensor, *sums: tuple[Tensor, ...]) -> Tensor:
         each = zip(terms, sums, strict=True)
-        return cast(Tensor, sum(weight * form.values(log_z, *own) for (form, weight), own in each))
+        return cast(Tensor, sum(w * form.values(log_z, mass, *own) for (form, w), own in each))
 
     return Form(rows, values)
 

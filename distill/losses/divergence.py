@@ -14,6 +14,10 @@ need the teacher's whole distribution and not samples of it.
 A token of logit −inf has probability zero and adds nothing where the weighting side is zero; where
 the true divergence is infinite the result is +inf. Half precision is read, the maths runs in fp32
 (float64 stays float64).
+
+Given ``log_total`` [T], the log of the sum of the teacher's e^logit over all ids, the V ids are
+only those that the draft can draw: p adds up to m ≤ 1 over them, q to 1, and q is zero on the
+others. What the teacher gives those is never shared out again. The temperature is then 1.
 """
 
 import math
@@ -24,16 +28,33 @@ from torch import Tensor
 from distill.errors import UserError
 
 
-def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """The log of softmax(logits / temperature) over the last axis, in fp32 or better."""
+def log_probabilities(
+    logits: Tensor, temperature: float = 1.0, log_total: Tensor | None = None
+) -> Tensor:
+    """The log of softmax(logits / temperature) over the last axis, in fp32 or better.
+
+    log_total: of all ids, without the last axis, where these are only some; at temperature 1.
+    """
     check_temperature(temperature)
     wide = logits if logits.dtype == torch.float64 else logits.float()
+    if log_total is not None:
+        check_unsoftened(temperature)
+        return wide - log_total.to(wide.dtype).unsqueeze(-1)
     return torch.log_softmax(wide if temperature == 1.0 else wide / temperature, dim=-1)
 
 
 def check_temperature(temperature: float) -> None:
     if not temperature > 0:
         raise UserError(f"temperature is {temperature}; a divergence needs a temperature above 0")
+
+
+def check_unsoftened(temperature: float) -> None:
+    """Refuse to soften some of a teacher's ids: the total over all of them is of temperature 1."""
+    if temperature != 1.0:
+        raise UserError(
+            f"temperature is {temperature}, and the signal of a reduced vocabulary is of "
+            "temperature 1; use temperature=1, or a draft with the whole vocabulary"
+        )
 
 
 def check_beta(beta: float) -> None:
@@ -58,26 +79,43 @@ def expectation(probability: Tensor, log_ratio: Tensor) -> Tensor:
     return (probability * torch.where(present, log_ratio, 0.0)).sum(-1)
 
 
-def forward_kl(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
+def forward_kl(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    log_total: Tensor | None = None,
+) -> Tensor:
     """KL(p‖q) = Σ p log(p/q), teacher first: covers all the teacher's mass. [T, V] ×2 → [T].
 
     Bounds acceptance from below (Pinsker): alpha ≥ 1 − sqrt(KL/2). Gradient by the student's
     logits: (q − p)/temperature.
+
+    With ``log_total``, Σ p log(p/q) − m log m = m · KL(p/m‖q), of gradient m·q − p: what the draft
+    can change. Where m < 1 the rest is infinite whatever the draft does, and is left out.
     """
     check_same_vocabulary(student_logits, teacher_logits)
-    log_p = log_probabilities(teacher_logits, temperature)
+    log_p = log_probabilities(teacher_logits, temperature, log_total)
     log_q = log_probabilities(student_logits, temperature)
-    return expectation(log_p.exp(), log_p - log_q)
+    value = expectation(log_p.exp(), log_p - log_q)
+    if log_total is None:
+        return value
+    mass = log_p.exp().sum(-1)
+    return value - torch.xlogy(mass, mass)
 
 
-def reverse_kl(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
+def reverse_kl(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    log_total: Tensor | None = None,
+) -> Tensor:
     """KL(q‖p) = Σ q log(q/p), student first: seeks the teacher's modes. [T, V] ×2 → [T].
 
     Infinite, with no gradient to follow, where the student has mass on a token of teacher logit
     −inf: mask both sides alike.
     """
     check_same_vocabulary(student_logits, teacher_logits)
-    log_p = log_probabilities(teacher_logits, temperature)
+    log_p = log_probabilities(teacher_logits, temperature, log_total)
     log_q = log_probabilities(student_logits, temperature)
     return expectation(log_q.exp(), log_q - log_p)
 
@@ -86,6 +124,7 @@ def jsd(
     student_logits: Tensor,
     teacher_logits: Tensor,
     temperature: float = 1.0,
+    log_total: Tensor | None = None,
     *,
     beta: float = 0.5,
 ) -> Tensor:
@@ -97,14 +136,16 @@ def jsd(
     """
     check_beta(beta)
     check_same_vocabulary(student_logits, teacher_logits)
-    log_p = log_probabilities(teacher_logits, temperature)
+    log_p = log_probabilities(teacher_logits, temperature, log_total)
     log_q = log_probabilities(student_logits, temperature)
     p, q = log_p.exp(), log_q.exp()
     # logaddexp(−inf, −inf) has a nan gradient; such tokens weigh nothing on either side.
     nowhere = torch.isneginf(log_p) & torch.isneginf(log_q)
     log_p, log_q = log_p.masked_fill(nowhere, 0.0), log_q.masked_fill(nowhere, 0.0)
     log_m = torch.logaddexp(log_p + math.log(beta), log_q + math.log1p(-beta))
-    return beta * expectation(p, log_p - log_m) + (1 - beta) * expectation(q, log_q - log_m)
+    inside = beta * expectation(p, log_p - log_m) + (1 - beta) * expectation(q, log_q - log_m)
+    # Outside the kept ids m is βp, so that log p/m is −log β.
+    return inside if log_total is None else inside - beta * math.log(beta) * (1.0 - p.sum(-1))
 
 
 def cross_entropy(student_logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> Tensor:
@@ -113,43 +154,67 @@ def cross_entropy(student_logits: Tensor, token_ids: Tensor, temperature: float 
     return -log_q.gather(-1, token_ids.long().unsqueeze(-1)).squeeze(-1)
 
 
-def alpha(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
+def alpha(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    log_total: Tensor | None = None,
+) -> Tensor:
     """Σ_x min(p, q) in [0, 1]: the chance that the target keeps a token drafted here."""
-    return log_alpha(student_logits, teacher_logits, temperature).exp()
+    return log_alpha(student_logits, teacher_logits, temperature, log_total).exp()
 
 
-def log_alpha(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
+def log_alpha(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    log_total: Tensor | None = None,
+) -> Tensor:
     """The log of alpha, made in log space so that it stays finite where alpha underflows fp32."""
     check_same_vocabulary(student_logits, teacher_logits)
-    log_p = log_probabilities(teacher_logits, temperature)
+    log_p = log_probabilities(teacher_logits, temperature, log_total)
     log_q = log_probabilities(student_logits, temperature)
     return torch.logsumexp(torch.minimum(log_p, log_q), dim=-1).clamp_max(0.0)
 
 
 def total_variation(
-    student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    log_total: Tensor | None = None,
 ) -> Tensor:
     """½ Σ|p − q| = 1 − alpha: the chance of a rejection.
 
     Its gradient dies where p and q do not overlap: ``lk`` and ``acceptance`` mend that.
     """
     check_same_vocabulary(student_logits, teacher_logits)
-    p = log_probabilities(teacher_logits, temperature).exp()
+    p = log_probabilities(teacher_logits, temperature, log_total).exp()
     q = log_probabilities(student_logits, temperature).exp()
-    return 0.5 * (p - q).abs().sum(-1)
+    inside = 0.5 * (p - q).abs().sum(-1)
+    return inside if log_total is None else inside + 0.5 * (1.0 - p.sum(-1))
 
 
-def acceptance(student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0) -> Tensor:
+def acceptance(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    log_total: Tensor | None = None,
+) -> Tensor:
     """−log Σ_x min(p, q): total variation's gradient over alpha, so it also moves a poor draft.
 
     Samarin et al. 2026, "LK Losses: Direct Acceptance Rate Optimization for Speculative Decoding"
     (arXiv 2602.23881), the likelihood loss.
     """
-    return -log_alpha(student_logits, teacher_logits, temperature)
+    return -log_alpha(student_logits, teacher_logits, temperature, log_total)
 
 
 def lk(
-    student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0, *, eta: float = 3.0
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    log_total: Tensor | None = None,
+    *,
+    eta: float = 3.0,
 ) -> Tensor:
     """λ·KL(p‖q) + (1 − λ)·TV(p, q), λ = exp(−eta·alpha) per token, without gradient through λ.
 
@@ -157,9 +222,9 @@ def lk(
     2602.23881), the hybrid loss, with the eta that did best there.
     """
     check_eta(eta)
-    tv = total_variation(student_logits, teacher_logits, temperature)
+    tv = total_variation(student_logits, teacher_logits, temperature, log_total)
     kl_weight = torch.exp(-eta * (1.0 - tv.detach()))
-    kl = forward_kl(student_logits, teacher_logits, temperature)
+    kl = forward_kl(student_logits, teacher_logits, temperature, log_total)
     return kl_weight * kl + (1.0 - kl_weight) * tv
 
 

@@ -75,8 +75,9 @@ def fused_loss(
     Args:
         hidden: [T, d] states of the student; receives a gradient.
         head: of the student; weight and bias receive a gradient, summed in fp32.
-        signal: of the teacher at the same T tokens: exact (``HiddenSignal``) or of a part
-            (``TopK``, ``Sampled``, whose own temperature counts, of the metrics too).
+        signal: of the teacher at the same T tokens: exact (``HiddenSignal``; ``ReducedSignal`` for
+            a head of some ids only) or of a part (``TopK``, ``Sampled``, whose own temperature
+            counts, of the metrics too).
         divergence: a weighted sum of named ones; see ``Mixture.of``.
         temperature: of both sides in the loss. The metrics are at temperature 1.
         labels: [T] ids of the next tokens, for a mixture with ``cross_entropy``; else None.

@@ -35,6 +35,11 @@ class Head:
         bias = None if self.bias is None else self.bias[:vocabulary_size]
         return replace(self, weight=self.weight[:vocabulary_size], bias=bias)
 
+    def rows(self, ids: Tensor) -> "Head":
+        """The head of the ids [v] alone, in their order."""
+        bias = None if self.bias is None else self.bias[ids]
+        return replace(self, weight=self.weight[ids], bias=bias)
+
     def detach(self) -> "Head":
         bias = None if self.bias is None else self.bias.detach()
         return replace(self, weight=self.weight.detach(), bias=bias)

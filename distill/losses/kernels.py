@@ -9,7 +9,7 @@ import functools
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -40,8 +40,20 @@ class TokenLoss(NamedTuple):
     compiled: bool = False
 
 
-Kernel = Callable[[Tensor, Tensor, float, Tensor | None], Scores]
-"""(student_logits, teacher_logits, temperature, labels [R] or None), student_logits overwritten."""
+class Kernel(Protocol):
+    """Scores student logits against teacher logits [R, V], and overwrites the student's."""
+
+    def __call__(
+        self,
+        student: Tensor,
+        teacher: Tensor,
+        temperature: float,
+        labels: Tensor | None,
+        log_total: Tensor | None = None,
+        /,
+    ) -> Scores:
+        """labels: [R] or None. log_total: [R] where V is not all ids; see ``divergence``."""
+        ...
 
 
 def kernel_of(loss: TokenLoss) -> Kernel:
@@ -53,11 +65,18 @@ def autograd_kernel(divergence: Mixture) -> Kernel:
     """The definition of a divergence, differentiated by autograd."""
 
     def kernel(
-        student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
+        student: Tensor,
+        teacher: Tensor,
+        temperature: float,
+        labels: Tensor | None,
+        log_total: Tensor | None = None,
+        /,
     ) -> Scores:
         s, t = wide(student), wide(teacher)
-        gradient, values = gradient_and_values(lambda x: divergence(x, t, temperature, labels), s)
-        scores = Scores(values, alpha(s, t), agreement(s, t))
+        gradient, values = gradient_and_values(
+            lambda x: divergence(x, t, temperature, labels, log_total), s
+        )
+        scores = Scores(values, alpha(s, t, 1.0, log_total), agreement(s, t))
         student.copy_(gradient)  # last: s is the same memory when the logits are fp32
         return scores
 
@@ -75,14 +94,21 @@ def closed_kernel(
     of_rows = compiler(partial(_score_rows, form))
 
     def kernel(
-        student: Tensor, teacher: Tensor, temperature: float, labels: Tensor | None
+        student: Tensor,
+        teacher: Tensor,
+        temperature: float,
+        labels: Tensor | None,
+        log_total: Tensor | None = None,
+        /,
     ) -> Scores:
-        gradient, found = of_rows(student, teacher, temperature)
-        q_total, p_total, kept, nearest, sums = found
-        values = form.values((q_total / p_total).log(), *sums).squeeze(-1)
+        gradient, found = of_rows(student, teacher, temperature, log_total)
+        q_total, p_total, p_mass, kept, nearest, sums = found
+        mass = torch.ones_like(p_total) if p_mass is None else p_mass
+        values = form.values((q_total / p_total).log(), mass, *sums).squeeze(-1)
         if not bool(values.isfinite().all()):
             exact = student.double()
-            scores = autograd_kernel(definition)(exact, teacher.double(), temperature, labels)
+            by_definition = autograd_kernel(definition)
+            scores = by_definition(exact, teacher.double(), temperature, labels, log_total)
             student.copy_(exact)
             return Scores(*(part.to(values.dtype) for part in scores))
         student.copy_(gradient)
@@ -168,18 +194,18 @@ def _compiled_kernel(divergence: Mixture) -> Kernel:
 
 
 def _score_rows(
-    form: Form, student: Tensor, teacher: Tensor, temperature: float
+    form: Form, student: Tensor, teacher: Tensor, temperature: float, log_total: Tensor | None
 ) -> tuple[Tensor, tuple[Any, ...]]:
     """The gradient by the student's logits, and sums over rows, [R, 1] each."""
     s, t = wide(student), wide(teacher)
-    plain = q, p = softmax(s), softmax(t)
+    plain = q, p = softmax(s), softmax(t, log_total)
     nearest = (q.logits + p.logits).amax(-1, keepdim=True)
     if temperature != 1.0:
         q, p = (softmax_of_shifted(side.logits / temperature) for side in plain)
     gradient, sums = form.rows(q, p)
     kept = overlap(*plain)
     scaled = gradient if temperature == 1.0 else gradient / temperature
-    return scaled.to(student.dtype), (q.total, p.total, kept, nearest, sums)
+    return scaled.to(student.dtype), (q.total, p.total, p.mass, kept, nearest, sums)
 
 
 def _trivial(x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: T supervised tokens, V vocabulary.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ BY_NAME: dict[str, Callable[..., Tensor]] = {
     "acceptance": divergence.acceptance,
     "lk": divergence.lk,
 }
-"""f(student_logits [T, V], teacher_logits [T, V], temperature, **options) → [T]."""
+"""f(student_logits [T, V], teacher_logits [T, V], temperature, log_total, **options) → [T]."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,15 @@ class Term:
     options: tuple[tuple[str, float], ...] = ()
 
     def __call__(
-        self, student_logits: Tensor, teacher_logits: Tensor, temperature: float
+        self,
+        student_logits: Tensor,
+        teacher_logits: Tensor,
+        temperature: float,
+        log_total: Tensor | None = None,
     ) -> Tensor:
-        """[T, V] ×2 → [T]."""
-        definition = BY_NAME[self.name]
-        value = definition(student_logits, teacher_logits, temperature, **dict(self.options))
-        return self.weight * value
+        """[T, V] ×2, and log_total [T] where these are not all ids → [T]."""
+        definition = partial(BY_NAME[self.name], **dict(self.options))
+        return self.weight * definition(student_logits, teacher_logits, temperature, log_total)
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,16 @@ class Mixture:
         teacher_logits: Tensor,
         temperature: float = 1.0,
         labels: Tensor | None = None,
+        log_total: Tensor | None = None,
     ) -> Tensor:
-        """[T, V] ×2, and labels [T] if ``label_weight`` is not 0 → [T]."""
+        """[T, V] ×2, and labels [T] if ``label_weight`` is not 0 → [T].
+
+        log_total: [T] where these are not all of the teacher's ids; see ``divergence``.
+        """
         self.check_labels(labels)
         total = torch.zeros_like(student_logits[..., 0], dtype=torch.float32)
         for term in self.terms:
-            total = total + term(student_logits, teacher_logits, temperature)
+            total = total + term(student_logits, teacher_logits, temperature, log_total)
         if labels is not None:
             total = total + self.label_weight * divergence.cross_entropy(student_logits, labels)
         return total

@@ -5,9 +5,14 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from distill.content import deciding
 from distill.errors import UserError
 
-MADE = ("auto", "pruned", "svd", "scratch")
+EAGLE3 = "LlamaForCausalLMEagle3"
+"""What an EAGLE-3 head's config.json calls its architecture."""
+HEADS = ("eagle3",)
+"""Values of `draft.init` for a head that reads the target's hidden states."""
+MADE = ("auto", "pruned", "svd", "scratch", *HEADS)
 """Values of `draft.init` for a draft that is made for the target."""
 EXISTING = ("pretrained", "ready")
 """Those for a draft that there is, which `draft.model` names."""
@@ -19,6 +24,22 @@ SIZES = (
     "num_key_value_heads",
 )
 """What a plan chooses where it is null."""
+
+
+OWN_ARGUMENTS = frozenset(
+    [
+        "conversation",
+        "messages",
+        "tools",
+        "tokenize",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "return_dict",
+        "return_tensors",
+    ]
+)
+"""What the code itself gives to the template: no flags."""
 
 
 @dataclass
@@ -49,6 +70,12 @@ class TargetConfig(ModelConfig):
     """Mode flags of the serving template, such as `enable_thinking: false`; part of its hash."""
     system_prompt: str | None = None
 
+    def __post_init__(self) -> None:
+        if taken := sorted(OWN_ARGUMENTS & {*self.chat_template_kwargs}):
+            raise UserError(
+                f"target.chat_template_kwargs.{taken[0]}: this is set for each row; leave it out"
+            )
+
 
 @dataclass
 class DraftConfig:
@@ -56,8 +83,9 @@ class DraftConfig:
 
     init: `pruned` (cut out of the target and fitted to it), `svd` (embedding and head projected
     from the target's), `auto` (`pruned` where the target's family allows it, else `svd`),
-    `scratch`, `pretrained` (trained further) or `ready` (measured as it is, never trained). The
-    last two read `model`.
+    `scratch`, `eagle3` (a head that reads the target's hidden states), `pretrained` (trained
+    further) or `ready` (measured as it is, never trained). The last two read `model`, a separate
+    draft or a head.
     """
 
     init: str = "auto"
@@ -69,8 +97,18 @@ class DraftConfig:
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
     tie_word_embeddings: bool | None = None
+    vocabulary: int | None = deciding("train", default=None, only_with="is_head")
+    """Ids that a head covers, the most frequent of the training rows; null: by what they gain."""
+    unroll: int = deciding("train", default=3, only_with="is_head")
+    """Steps in which a head reads its own states while it is trained."""
 
     def __post_init__(self) -> None:
+        if self.unroll < 1:
+            raise UserError(f"draft.unroll is {self.unroll}: train at least 1 step, 3 by default.")
+        if self.vocabulary is not None and self.vocabulary < 1:
+            raise UserError(
+                f"draft.vocabulary is {self.vocabulary}: keep 1 id or more, or null for a choice."
+            )
         if self.init not in MADE + EXISTING:
             raise UserError(f"draft.init={self.init} is unknown: use {', '.join(MADE + EXISTING)}")
         if self.init in EXISTING and self.model is None:
@@ -85,6 +123,11 @@ class DraftConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"draft.{name} is {value}: use at least 1.")
+
+    @property
+    def is_head(self) -> bool:
+        """Whether a head is made that reads the target's hidden states."""
+        return self.init in HEADS
 
     @property
     def existing(self) -> ModelConfig | None:

@@ -11,8 +11,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from distill.errors import UserError
 from distill.files import whole_folder, write_json
+from distill.models.code import allowed, auto_config, is_own_code
+from distill.models.config import HEADS
+from distill.models.eagle3 import is_head, load_head
 from distill.models.folder import (
     copy_tokenizer,
+    folder_is_head,
     model_json,
     safetensors_files,
     tensor_shapes,
@@ -20,12 +24,13 @@ from distill.models.folder import (
 from distill.models.importance import Calibration
 from distill.models.plan import DraftPlan, build_meta
 from distill.models.prune import prune
+from distill.models.spelling import portable
 from distill.models.svd import HeadStatistics, factorise
 from distill.models.target import eos_token_ids, load_model
 
 INITS = ("scratch", "svd", "pruned")
 """What can be made from a plan."""
-MADE_FROM_TARGET = ("svd", "pruned")
+MADE_FROM_TARGET = ("svd", "pruned", *HEADS)
 """What needs the target's weights and rows to run it on."""
 
 
@@ -102,9 +107,7 @@ def _ends(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _read_ends(folder: Path) -> list[Tensor]:
     """Read the target's embedding and head [V, D], and nothing else of it."""
-    from transformers import AutoConfig
-
-    embedding, head = _stored_ends(folder, build_meta(AutoConfig.from_pretrained(folder)))
+    embedding, head = _stored_ends(folder, build_meta(auto_config(folder)))
     if embedding is None:
         raise UserError(f"{folder} has no embedding weights: fetch the model again.")
     return [_read_tensor(folder, name) for name in (embedding, head or embedding)]
@@ -137,14 +140,17 @@ def save_draft(
     Weights (in `dtype`, default the model's), config, the target's tokenizer and chat template byte
     for byte, generation_config with the target's EOS list. UserError: see `check_tied`.
     """
-    (_, embedding), (_, head) = _ends(model)
-    check_tied(model.config.tie_word_embeddings, same=embedding is head, place="the draft")
     dtype = dtype or model.dtype
     config = copy.deepcopy(model.config)
     config.dtype = dtype
-    config.architectures = [type(model).__name__]
+    if not is_head(config):
+        (_, embedding), (_, head) = _ends(model)
+        check_tied(config.tie_word_embeddings, same=embedding is head, place="the draft")
+        config.architectures = [type(model).__name__]
     with whole_folder(folder) as partial:
         config.save_pretrained(partial)
+        if not is_own_code(config):
+            write_json(partial / "config.json", portable(model_json(partial, "config.json")))
         save_file(_own_tensors(model, dtype), partial / "model.safetensors", {"format": "pt"})
         copy_tokenizer(target_folder, partial)
         generation = _generation_config(target_folder)
@@ -176,23 +182,22 @@ def load_draft(
     *,
     dtype: torch.dtype,
     device: torch.device | str,
-    trust_remote_code: bool = False,
 ) -> PreTrainedModel:
     """Load a draft in eval mode; its rotary tables stay float32 (`model.to(dtype)` rounds them).
 
     UserError: missing weights, or a head that is not tied as the config says.
     """
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    embedding, head = _stored_ends(folder, build_meta(config, trust_remote_code=trust_remote_code))
+    if folder_is_head(folder):
+        return load_head(folder, dtype=dtype, device=device)
+    config = auto_config(folder)
+    embedding, head = _stored_ends(folder, build_meta(config, trust_remote_code=allowed(folder)))
     tied = config.get_text_config(decoder=True).tie_word_embeddings
     if embedding is None or head is None:
         check_tied(tied, same=head is None, place=str(folder))
     elif tied:
         same = torch.equal(_read_tensor(folder, embedding), _read_tensor(folder, head))
         check_tied(tied, same=same, place=str(folder))
-    model = load_model(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+    model = load_model(folder, dtype=dtype)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 

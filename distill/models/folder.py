@@ -4,9 +4,13 @@ import json
 import shutil
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
+from distill.models.config import EAGLE3
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -27,24 +31,42 @@ def model_json(folder: Path, name: str) -> dict[str, Any]:
     """Return the object in the folder's file `name`, or {} where there is no such file.
 
     Raises:
-        UserError: the file is not JSON, or no object.
+        UserError: the file is no JSON object.
     """
     path = folder / name
     if not path.exists():
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({error}): fetch the model again.") from error
     if not isinstance(found, dict):
-        raise UserError(f"{path} is no JSON object: fetch the model again.")
+        raise UserError(f"{path} holds no JSON object: fetch the model again.")
     return found
+
+
+def tokenizer_file(folder: Path) -> "Tokenizer":
+    """The tokenizer of tokenizer.json.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise UserError(f"{path} is no tokenizer ({error}): fetch the model again.") from error
 
 
 def text_setting(folder: Path, *names: str) -> Any:
     """Return the first of `names` that config.json sets, a composite model's text part first."""
     config = model_json(folder, "config.json")
-    for part in (config.get("text_config") or {}, config):
+    inner = config.get("text_config") or {}
+    if not isinstance(inner, dict):
+        raise UserError(f"{folder}/config.json: text_config is no object: fetch the model again.")
+    for part in (inner, config):
         for name in names:
             if part.get(name) is not None:
                 return part[name]
@@ -117,3 +139,8 @@ def copy_tokenizer(source: Path, destination: Path) -> None:
         shutil.copytree(
             source / "additional_chat_templates", destination / "additional_chat_templates"
         )
+
+
+def folder_is_head(folder: Path) -> bool:
+    """Whether the draft in a folder is a head that reads the target's hidden states."""
+    return EAGLE3 in (model_json(folder, "config.json").get("architectures") or ())

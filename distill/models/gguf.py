@@ -67,6 +67,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
         gguf_file=file.name,
         dtype=torch.float32,
         quantization_config=GgufConfig(dequantize=True),
+        trust_remote_code=False,
     )
     model.to(lossless_dtype(model)).save_pretrained(folder)  # pyright: ignore[reportArgumentType]
     if (file.parent / "tokenizer.json").exists():
@@ -88,7 +89,9 @@ def lossless_dtype(model: "PreTrainedModel") -> "torch.dtype":
 def _convert_tokenizer(file: Path, folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(
+        file.parent, gguf_file=file.name, trust_remote_code=False
+    ).save_pretrained(folder)
     if not (folder / "tokenizer.json").exists():
         _refuse_tokenizer(file, "has no fast form")
     path = folder / "tokenizer.json"

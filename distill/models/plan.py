@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import UserError
+from distill.models.code import auto_config, is_own_code
 from distill.models.config import SIZES, DraftConfig
 from distill.models.sizes import (
     check_cut,
@@ -113,9 +114,9 @@ def plan_draft(target_folder: Path, draft: DraftConfig, *, bytes_per_weight: int
             smaller than the target, a mixture-of-experts target, a pruned draft that is no part of
             its target.
     """
-    target = _text_config(target_folder)
+    target = text_config(target_folder)
     _check_request(target, draft)
-    target_parameters = _count(target)
+    target_parameters = count_weights(target)
     config = _search(target, draft, draft.parameter_ratio * target_parameters)
     if draft.init == "pruned":
         check_cut(target, config)
@@ -138,7 +139,7 @@ def resolve_init(target_folder: Path) -> str:
     A pruned start reaches a higher alpha with the same training (evaluate/RESULTS.md, recipe).
     """
     try:
-        check_family(_text_config(target_folder))
+        check_family(text_config(target_folder))
     except UserError:
         return "svd"
     return "pruned"
@@ -148,13 +149,13 @@ def plan_from_folder(
     target_folder: Path, draft_folder: Path, bytes_per_weight: int = 2
 ) -> DraftPlan:
     """The plan of a draft that exists; only its config is read."""
-    config = _text_config(draft_folder)
+    config = text_config(draft_folder)
     model = build_meta(config)
     read, head = _weights_read(model)
     return DraftPlan(
         config,
         sum(weight.numel() for weight in model.parameters()),
-        _count(_text_config(target_folder)),
+        count_weights(text_config(target_folder)),
         read * bytes_per_weight,
         head_share=head / read,
     )
@@ -188,10 +189,14 @@ def build_meta(config: "PretrainedConfig", *, trust_remote_code: bool = False) -
         return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
-def _text_config(folder: Path) -> "PretrainedConfig":
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder).get_text_config(decoder=True)
+def text_config(folder: Path) -> "PretrainedConfig":
+    """The config of the target's text model. UserError for a mixture of experts."""
+    config = auto_config(folder).get_text_config(decoder=True)
+    if is_own_code(config):
+        raise UserError(
+            "no draft is made from a target that brings code of its own: set draft=pretrained "
+            "and draft.model.id to a small model of its family."
+        )
     if any((getattr(config, name, None) or 0) > 1 for name in _EXPERTS):
         raise UserError(
             "no draft can be scaled from a mixture-of-experts target: set draft.init=pretrained "
@@ -224,7 +229,9 @@ def _search(target: "PretrainedConfig", draft: DraftConfig, budget: float) -> "P
     for hidden in [draft.hidden_size] if draft.hidden_size else widths(target, draft):
         if draft.num_hidden_layers and draft.hidden_size:
             return scaled_config(target, draft, hidden, wanted)
-        one, two = (_count(scaled_config(target, draft, hidden, layers)) for layers in (1, 2))
+        one, two = (
+            count_weights(scaled_config(target, draft, hidden, layers)) for layers in (1, 2)
+        )
         fits[hidden] = 1 + math.floor((budget - one) / (two - one))
     # Fewer than wanted only where no width holds them; an asked-for depth is never shortened.
     fewest = wanted if draft.num_hidden_layers else 1
@@ -244,7 +251,8 @@ def _search(target: "PretrainedConfig", draft: DraftConfig, budget: float) -> "P
     )
 
 
-def _count(config: "PretrainedConfig") -> int:
+def count_weights(config: "PretrainedConfig") -> int:
+    """Parameters of the model of a config, a tied head once."""
     return sum(weight.numel() for weight in build_meta(config).parameters())
 
 

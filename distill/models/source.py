@@ -141,6 +141,7 @@ def _from_mlflow(uri: str, cache: Path) -> Path:
             if not folder.is_dir():
                 with whole_folder(folder) as partial:
                     mlflow.artifacts.download_artifacts(artifact_uri=fixed, dst_path=str(partial))
+                    _check_download(partial, uri)
     except (MlflowException, OSError) as error:
         raise UserError(
             f"cannot read {uri} ({_first_line(error)}): check the name and tracking.uri."
@@ -159,6 +160,15 @@ def _pin(uri: str) -> tuple[str, str]:
     else:
         return uri, ""
     return f"models:/{version.name}/{version.version}", str(version.creation_timestamp)
+
+
+def _check_download(folder: Path, uri: str) -> None:
+    """Keep nothing in the cache that is no model: it would be found there for ever."""
+    if not (_model_root(folder) / "config.json").is_file():
+        raise UserError(
+            f"{uri} has no files of a model (no config.json came): check its artifacts in MLflow, "
+            "or register the draft again."
+        )
 
 
 def _model_root(folder: Path) -> Path:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.errors import UserError
-from distill.models.folder import model_json, text_setting
+from distill.models.code import allowed
+from distill.models.folder import model_json, text_setting, tokenizer_file
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +18,6 @@ def load_target(
     dtype: "torch.dtype",
     device: "torch.device | str",
     device_map: str | None = None,
-    trust_remote_code: bool = False,
 ) -> "PreTrainedModel":
     """Load in eval mode with no parameter requiring a gradient.
 
@@ -27,7 +27,7 @@ def load_target(
         UserError: weights that do not fit the config.
     """
     placement = {} if device_map is None else {"device_map": device_map}
-    model = load_model(folder, dtype=dtype, trust_remote_code=trust_remote_code, **placement)
+    model = load_model(folder, dtype=dtype, **placement)
     model.requires_grad_(False).eval()
     if device_map is None:
         model.to(device)  # pyright: ignore[reportArgumentType]  # the stub wants the bound class
@@ -42,7 +42,9 @@ def load_model(folder: Path, **options: Any) -> "PreTrainedModel":
     """
     from transformers import AutoModelForCausalLM
 
-    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, trust_remote_code=allowed(folder), **options
+    )
     model, report = loaded
     if absent := sorted(report["missing_keys"]):
         raise UserError(
@@ -105,7 +107,13 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
         raise UserError(
             f"{folder} names no EOS token: set eos_token_id in its generation_config.json."
         )
-    return (stated,) if isinstance(stated, int) else tuple(stated)
+    ids = stated if isinstance(stated, list) else [stated]
+    if not all(type(one) is int and one >= 0 for one in ids):
+        raise UserError(
+            f"{folder} states eos_token_id={stated!r}, which is no token id, nor a list of ids: "
+            "mend its generation_config.json or config.json."
+        )
+    return tuple(ids)
 
 
 def _tokenizer_eos(folder: Path) -> int | None:
@@ -113,9 +121,7 @@ def _tokenizer_eos(folder: Path) -> int | None:
     string = token.get("content") if isinstance(token, dict) else token
     if string is None or not (folder / "tokenizer.json").exists():
         return None
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(string)
+    return tokenizer_file(folder).token_to_id(string) if isinstance(string, str) else None
 
 
 def context_length(folder: Path) -> int:
@@ -127,4 +133,6 @@ def context_length(folder: Path) -> int:
     length = text_setting(folder, "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
     if length is None:
         raise UserError(f"{folder}/config.json states no context: add max_position_embeddings.")
-    return int(length)
+    if type(length) is not int or length < 1:
+        raise UserError(f"{folder}/config.json states {length!r} as its context: give a number.")
+    return length

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from distill.errors import UserError
-from distill.models.folder import chat_template, text_setting
+from distill.models.folder import chat_template, text_setting, tokenizer_file
 from distill.models.target import eos_token_ids
 
 
@@ -71,20 +71,20 @@ class _Tokens:
     """Strings by id, cut where the model's head ends; None where no token has the id."""
 
     def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer
-
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise UserError(
                 f"{folder} has no tokenizer.json: write it with "
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
             )
-        try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises no class of its own
-            raise UserError(f"{path} is damaged ({error}): fetch the model again.") from error
+        tokenizer = tokenizer_file(folder)
         ids = tokenizer.get_vocab(with_added_tokens=True)
         rows = text_setting(folder, "vocab_size")
+        if not ids or (rows is not None and (type(rows) is not int or rows < 1)):
+            raise UserError(
+                f"{folder} has {len(ids)} tokens and vocab_size={rows!r} in its config.json: fetch "
+                "the model again."
+            )
         size = max(ids.values()) + 1
         self.folder = folder
         self.size = size if rows is None else min(size, rows)

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from distill.errors import UserError
 from distill.files import whole_folder, write_text
-from distill.serving import model_card, transformers
+from distill.models.folder import folder_is_head
+from distill.serving import eagle3, model_card, transformers
 from distill.serving.config import ExportConfig
 
 
@@ -43,8 +45,9 @@ def export_draft(
     torch_dtype = export_dtype(dtype)
     if destination.exists() and not (destination / "config.json").is_file():
         raise UserError(f"{destination} exists and is no exported draft: choose another folder.")
+    kind = serving_of(champion_folder)
     with whole_folder(destination) as partial:
-        transformers.write(
+        kind.write(
             champion_folder,
             partial,
             target=target_folder,
@@ -56,13 +59,20 @@ def export_draft(
             name=destination.name,
             target_id=target_id,
             dtype=dtype,
+            description=kind.DESCRIPTION,
+            serve=kind.serve,
             numbers=numbers,
             measurement=measurement,
             lineage=lineage,
         )
         write_text(partial / "README.md", card)
-        transformers.check(partial, champion_folder, target_folder, dtype=torch_dtype)
+        kind.check(partial, champion_folder, target_folder, dtype=torch_dtype)
     return destination
+
+
+def serving_of(folder: Path) -> ModuleType:
+    """The file that writes, checks and proves this kind of draft."""
+    return eagle3 if folder_is_head(folder) else transformers
 
 
 def export_dtype(name: str) -> torch.dtype:

@@ -1,13 +1,11 @@
 """The README.md of an exported draft: what was measured, how, from what, and how to serve it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-
-from distill.serving import transformers, vllm
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 # Name in summary.json, what a reader calls it, format. NAME_low and NAME_high are its interval.
@@ -32,26 +30,26 @@ def render(
     name: str,
     target_id: str,
     dtype: str,
+    description: str,
+    serve: Callable[[str, str, int], str],
     numbers: Mapping[str, Any],
     measurement: Mapping[str, Any],
     lineage: Mapping[str, Any],
 ) -> str:
-    """The whole card. Rows without a measured number are left out, never filled in."""
+    """The whole card. Rows without a measured number are left out, never filled in.
+
+    description: names `{target}` and `{dtype}`. serve: how engines are started, by target, draft
+    and k; both are those of the draft's kind.
+    """
     target = _public_name(target_id)
     draft = f"./{name}"
     k = int(numbers["num_draft_tokens"])
     parts = [
         _front_matter(target),
         f"# Draft model for `{target}`",
-        f"A small model that guesses the next tokens of `{target}` for speculative decoding: the "
-        f"target checks every guess, so its output does not change. Weights in {dtype}; the "
-        "tokenizer and chat template are the target's own files. Not meant to be used alone.",
+        description.format(target=target, dtype=dtype),
         *_measured(numbers, measurement),
-        "## Serve it\n\nRun where this folder is "
-        f"`{draft}`.\n\n### vLLM\n\n```sh\n{vllm.command(target, draft, k)}\n```\n\n"
-        "vLLM always drafts k tokens, and greedily unless told otherwise; at a temperature above 0 "
-        "its acceptance therefore differs from alpha above.\n\n### transformers\n\n"
-        f"```python\n{transformers.command(target, draft, k)}\n```",
+        f"## Serve it\n\nRun where this folder is `{draft}`.\n\n{serve(target, draft, k)}",
         "## Lineage" + _pairs(lineage),
     ]
     return "\n\n".join(parts) + "\n"

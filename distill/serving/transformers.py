@@ -6,15 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from distill.errors import UserError
 from distill.files import read_json, write_json
+from distill.models.code import auto_tokenizer
 from distill.models.draft import load_draft, save_draft
 from distill.models.folder import TOKENIZER_FILES
 from distill.models.target import eos_token_ids, load_target
+from distill.serving import sglang, vllm
 from distill.serving.proof import Proof, compare
 
+DESCRIPTION = (
+    "A small model that guesses the next tokens of `{target}` for speculative decoding: the target "
+    "checks every guess, so its output does not change. Weights in {dtype}; the tokenizer and chat "
+    "template are the target's own files. Not meant to be used alone."
+)
 PROBE_TEXTS = (
     "def f(x):\n    return x + 1\n",
     "The answer is 42. Ünïcödé 你好 🙂",
@@ -22,7 +29,7 @@ PROBE_TEXTS = (
 )
 
 
-class ExportError(RuntimeError):
+class ExportError(UserError):
     """The written folder does not do what the champion does. Nothing is exported."""
 
 
@@ -66,9 +73,11 @@ def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> 
     The written folder is read the way a server reads it, not through our own loader.
     Raises ExportError naming what differs, UserError for weights that `dtype` cannot hold.
     """
-    _check_tokenizer(folder, target)
+    check_tokenizer(folder, target)
     expected = load_draft(champion, dtype=dtype, device="cpu")
-    written = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    written = AutoModelForCausalLM.from_pretrained(
+        folder, dtype="auto", trust_remote_code=False
+    ).eval()
     if written.dtype != dtype:
         raise ExportError(f"{folder} loads as {written.dtype}, not as {dtype}")
     ids = torch.arange(min(32, written.config.vocab_size)).unsqueeze(0)
@@ -79,6 +88,18 @@ def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> 
         raise UserError(f"The draft overflows {dtype}: set export.dtype=bfloat16.")
     if not same:
         raise ExportError(f"{folder} does not give the champion's logits in {dtype}")
+
+
+def serve(target: str, draft: str, num_draft_tokens: int) -> str:
+    """The card's section: how each engine is started with this draft."""
+    return (
+        f"### vLLM\n\n```sh\n{vllm.command(target, draft, num_draft_tokens)}\n```\n\n"
+        "vLLM always drafts k tokens, and greedily unless told otherwise; at a temperature above 0 "
+        "its acceptance therefore differs from alpha above.\n\n"
+        f"### SGLang\n\n```sh\n{sglang.command(target, draft, num_draft_tokens, head=False)}\n"
+        "```\n\n"
+        f"### transformers\n\n```python\n{command(target, draft, num_draft_tokens)}\n```"
+    )
 
 
 def command(target: str, draft: str, num_draft_tokens: int) -> str:
@@ -106,7 +127,9 @@ def prove(
         max_new_tokens: per prompt.
     """
     target_model = load_target(target, dtype=torch.float32, device="cpu")
-    draft_model = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float32).eval()
+    draft_model = AutoModelForCausalLM.from_pretrained(
+        draft, dtype=torch.float32, trust_remote_code=False
+    ).eval()
     settings = {"max_new_tokens": max_new_tokens, "pad_token_id": eos_token_ids(target)[0]}
     plain = [_greedy(target_model, ids, settings) for ids in prompts]
     assisted = [_greedy(target_model, ids, settings, draft_model) for ids in prompts]
@@ -127,13 +150,13 @@ def _greedy(
     return output[0, ids.shape[1] :].tolist()
 
 
-def _check_tokenizer(folder: Path, target: Path) -> None:
+def check_tokenizer(folder: Path, target: Path) -> None:
+    """Raise ExportError unless the folder's tokenizer files are the target's, byte for byte."""
     for name in TOKENIZER_FILES:
         source, copy = target / name, folder / name
         if source.is_file() and not (copy.is_file() and copy.read_bytes() == source.read_bytes()):
             raise ExportError(f"{name} in {folder} is not the target's, byte for byte")
-    ours = AutoTokenizer.from_pretrained(folder)
-    theirs = AutoTokenizer.from_pretrained(target)
+    ours, theirs = auto_tokenizer(folder), auto_tokenizer(target)
     for text in PROBE_TEXTS:
         if ours(text)["input_ids"] != theirs(text)["input_ids"]:
             raise ExportError(f"the tokenizer in {folder} splits {text!r} unlike the target's")

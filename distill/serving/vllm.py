@@ -18,18 +18,21 @@ COUNTERS = (
 )
 
 
-def speculative_config(draft: str, num_draft_tokens: int) -> dict[str, str | int]:
-    """The value of vLLM's option of that name."""
+def speculative_config(
+    draft: str, num_draft_tokens: int, *, head: bool = False
+) -> dict[str, str | int]:
+    """The value of vLLM's option of that name. head: of an EAGLE-3 head, else a separate draft."""
     return {
-        "method": "draft_model",
+        "method": "eagle3" if head else "draft_model",
         "model": draft,
         "num_speculative_tokens": num_draft_tokens,
     }
 
 
-def command(target: str, draft: str, num_draft_tokens: int) -> str:
+def command(target: str, draft: str, num_draft_tokens: int, *, head: bool = False) -> str:
     """A shell command that starts vLLM's OpenAI-compatible server."""
-    config = json.dumps(speculative_config(draft, num_draft_tokens), separators=(",", ":"))
+    settings = speculative_config(draft, num_draft_tokens, head=head)
+    config = json.dumps(settings, separators=(",", ":"))
     return f"vllm serve {shlex.quote(target)} --speculative-config {shlex.quote(config)}"
 
 

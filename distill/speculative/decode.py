@@ -98,7 +98,8 @@ def decode(
         eos=frozenset(eos_token_ids),
         rule=rule,
     )
-    with evaluating(target, *([drafter.model] if drafter else [])), torch.inference_mode():
+    models = [target] if drafter is None or drafter.model is None else [target, drafter.model]
+    with evaluating(*models), torch.inference_mode():
         timing = loop.run()
     return Output([row.tokens for row in rows], Stats([row.stats for row in rows]), timing)
 
@@ -120,7 +121,9 @@ def _check_vocabulary(
     target: PreTrainedModel, drafter: Drafter | None, vocabulary_size: int | None
 ) -> int:
     """The number of ids that both models share."""
-    heads = [head_size(target)] + ([drafter.head_size] if drafter is not None else [])
+    heads = [head_size(target)]
+    if drafter is not None and drafter.head_size is not None:
+        heads.append(drafter.head_size)
     if vocabulary_size is None:
         if max(heads) - min(heads) >= LARGEST_PADDING:
             raise UserError(
@@ -187,8 +190,8 @@ def _check_row_ids(row_ids: Sequence[int] | None, prompts: int) -> list[int]:
 
 
 def _check_devices(target: PreTrainedModel, drafter: Drafter | None) -> None:
-    if drafter is not None and drafter.model.device != target.device:
+    model = None if drafter is None else drafter.model
+    if model is not None and model.device != target.device:
         raise UserError(
-            f"the drafter is on {drafter.model.device} and the target on {target.device}; "
-            "move it there."
+            f"the drafter is on {model.device} and the target on {target.device}; move it there."
         )

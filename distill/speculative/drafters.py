@@ -1,9 +1,10 @@
 """Drafters guess the next tokens and say with which probability they drew them.
 
-Shapes: B rows, K drafted tokens, V vocabulary.
+Shapes: B rows, K drafted tokens, V vocabulary, H width of the target's hidden states.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
@@ -41,23 +42,35 @@ class LiveRows:
 
 
 class Proposal(NamedTuple):
-    """tokens [B, K] and the q [B, K, V] that drew them; q is None where it is one-hot on them."""
+    """tokens [B, K] and the q [B, K, V] that drew them; q is None where it is one-hot on them.
+
+    counts: how many of its K tokens each row really drafted; None means all.
+    """
 
     tokens: Tensor
     q: Tensor | None
+    counts: list[int] | None = None
 
 
 class Drafter(Protocol):
     """Guesses during one `decode` call. The rule never knows which kind of drafter it judges."""
 
     @property
-    def model(self) -> PreTrainedModel:
-        """The model whose weights are used (put into eval mode while decoding)."""
+    def model(self) -> PreTrainedModel | None:
+        """The model whose weights are used (put into eval mode while decoding), if any."""
         ...
 
     @property
-    def head_size(self) -> int:
-        """Number of ids it can put probability on."""
+    def head_size(self) -> int | None:
+        """Number of ids of its vocabulary; None where it can only repeat what a row has."""
+        ...
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """After which of the target's decoder layers it reads the hidden states.
+
+        The number of all layers means what the target's head reads, behind the final norm.
+        """
         ...
 
     def room(self, length: int) -> int:
@@ -65,7 +78,17 @@ class Drafter(Protocol):
         ...
 
     def prefill(self, batch: LiveRows) -> None:
-        """Start over on these rows, and read their prompts."""
+        """Start over on these rows, before the target reads their prompts."""
+        ...
+
+    def read(self, states: Tensor) -> None:
+        """Take the target's states [B, S, n·H] at the S positions that it has just read.
+
+        It comes for every chunk of the prompts, where the last tokens are not among them and
+        shorter rows are padded, and in each round before `commit`, for the last committed token
+        and the drafts. The tensor may be overwritten by the target's next pass of this width.
+        Nothing comes to a drafter whose `reads` is empty.
+        """
         ...
 
     def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
@@ -84,8 +107,64 @@ class Drafter(Protocol):
         ...
 
 
-class ModelDrafter:
+class ChainDrafter(ABC):
+    """Drafts one token after another, each from logits over v ids of its own: [B, 1, v]."""
+
+    _live: LiveRows
+
+    @abstractmethod
+    def _first(self) -> Tensor:
+        """Logits of the first draft, behind the contexts."""
+
+    @abstractmethod
+    def _next(self, tokens: Tensor) -> Tensor:
+        """Logits behind the drafts [B, j ≥ 1], of which the last has not been read."""
+
+    def _names(self, own: Tensor) -> Tensor:
+        """The target's ids of these ids of its own, [B, 1]."""
+        return own
+
+    def _spread(self, q: Tensor) -> Tensor:
+        """The probabilities [B, K, v] of its own ids as those of the target's: [B, K, V]."""
+        return q
+
+    def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
+        contexts = self._live.contexts
+        logits = self._first()
+        tokens = torch.zeros((len(contexts), 0), dtype=torch.long, device=logits.device)
+        probabilities: list[Tensor] = []
+        for j in range(k):
+            if j:
+                logits = self._next(tokens)
+            own, q = self._draw(logits, tokens, j)
+            tokens = torch.cat((tokens, self._names(own)), 1)
+            if q is not None:
+                probabilities.append(q)
+            if keep_going is not None and not keep_going(self._confidence(logits, own, q)):
+                break
+        q = self._spread(torch.cat(probabilities, 1)) if probabilities else None
+        return Proposal(tokens, q)
+
+    def _draw(self, logits: Tensor, drafts: Tensor, j: int) -> tuple[Tensor, Tensor | None]:
+        """One id [B, 1] per row from logits [B, 1, v]; q [B, 1, v] unless all are greedy."""
+        contexts, distribution = self._live.contexts, self._live.distribution
+        if distribution.greedy:
+            return distribution.best(logits, contexts, drafts, first=j), None
+        q = distribution(logits, contexts, drafts, first=j)
+        return sample(q[:, 0], self._live.uniforms[:, j])[:, None], q
+
+    def _confidence(self, logits: Tensor, own: Tensor, q: Tensor | None) -> Tensor:
+        """The probability [B] of the drawn ids [B, 1]; an argmax has that of its raw logits."""
+        if q is not None and self._live.distribution.sampled:
+            return q[:, 0].gather(1, own).squeeze(1)
+        precise = logits[:, 0].float()
+        return (precise.gather(1, own).squeeze(1) - precise.logsumexp(-1)).exp()
+
+
+class ModelDrafter(ChainDrafter):
     """A smaller causal LM with the target's vocabulary."""
+
+    reads = ()
 
     def __init__(self, model: PreTrainedModel, cache_type: type[RaggedCache] = RaggedCache):
         self.model = model
@@ -108,44 +187,22 @@ class ModelDrafter:
         within = [tokens[:limit] for tokens in batch.contexts]
         self._cached.prefill(within, min(batch.longest, limit))
 
-    def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
+    def read(self, states: Tensor) -> None:
+        raise AssertionError("a draft model reads tokens only")
+
+    def _first(self) -> Tensor:
         contexts, cache = self._live.contexts, self._cached.cache
         self._fed = [len(tokens) if self.room(len(tokens)) else 0 for tokens in contexts]
         # One token behind, or two after a full acceptance (the last draft was never fed).
         logits = self._cached.feed(
             [c[n:fed] for c, n, fed in zip(contexts, cache.lengths, self._fed, strict=True)]
         )
-        step = [min(fed, 1) for fed in self._fed]
-        tokens = torch.zeros((len(contexts), 0), dtype=torch.long, device=self._cached.device)
-        probabilities: list[Tensor] = []
-        for j in range(k):
-            if j:
-                logits = self._cached.run(tokens[:, -1:])
-                cache.advance(step)
-            assert logits is not None
-            logits = logits[..., : self._live.vocabulary]
-            token, q = self._draw(logits, tokens, j)
-            tokens = torch.cat((tokens, token), 1)
-            if q is not None:
-                probabilities.append(q)
-            if keep_going is not None and not keep_going(self._confidence(logits, token, q)):
-                break
-        return Proposal(tokens, torch.cat(probabilities, 1) if probabilities else None)
+        return logits[..., : self._live.vocabulary]
 
-    def _draw(self, logits: Tensor, drafts: Tensor, j: int) -> tuple[Tensor, Tensor | None]:
-        """One token [B, 1] per row from logits [B, 1, V]; q [B, 1, V] unless all are greedy."""
-        contexts, distribution = self._live.contexts, self._live.distribution
-        if distribution.greedy:
-            return distribution.best(logits, contexts, drafts, first=j), None
-        q = distribution(logits, contexts, drafts, first=j)
-        return sample(q[:, 0], self._live.uniforms[:, j])[:, None], q
-
-    def _confidence(self, logits: Tensor, token: Tensor, q: Tensor | None) -> Tensor:
-        """The probability [B] of the drawn tokens [B, 1]; an argmax has that of its raw logits."""
-        if q is not None and self._live.distribution.sampled:
-            return q[:, 0].gather(1, token).squeeze(1)
-        precise = logits[:, 0].float()
-        return (precise.gather(1, token).squeeze(1) - precise.logsumexp(-1)).exp()
+    def _next(self, tokens: Tensor) -> Tensor:
+        logits, _ = self._cached.run(tokens[:, -1:])
+        self._cached.cache.advance([min(fed, 1) for fed in self._fed])
+        return logits[..., : self._live.vocabulary]
 
     def commit(self, accepted: Sequence[int]) -> None:
         cache = self._cached.cache

@@ -1,6 +1,6 @@
 """How a model is run over the ragged cache: by `LlamaForward` if it fits, else its own forward.
 
-Shapes: B rows, S new positions, V vocabulary.
+Shapes: B rows, S new positions, H width of the hidden states, V vocabulary.
 """
 
 import inspect
@@ -20,6 +20,7 @@ from distill.speculative.architecture import (
     layer_windows,
 )
 from distill.speculative.cache import RaggedCache
+from distill.speculative.passed import Passed
 
 # Relative error allowed between cached, ragged decoding and the model's plain forward.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
@@ -31,7 +32,8 @@ _PROVEN: weakref.WeakSet[PreTrainedModel] = weakref.WeakSet()
 class Forward(Protocol):
     """Feeds tokens [B, S] at the positions that `cache.begin(S)` fixed.
 
-    Returns logits [B, S, V], or None when only the cache is to be filled.
+    reads: numbers of decoder layers after which the states are wanted. The number of all layers
+    means what the head reads, behind the final norm.
     """
 
     def refresh(self) -> None:
@@ -43,8 +45,12 @@ class Forward(Protocol):
         ...
 
     def __call__(
-        self, tokens: Tensor, cache: RaggedCache, logits: bool = True
-    ) -> Tensor | None: ...
+        self,
+        tokens: Tensor,
+        cache: RaggedCache,
+        logits: bool = True,
+        reads: tuple[int, ...] = (),
+    ) -> Passed: ...
 
 
 def forward_for(model: PreTrainedModel) -> Forward:
@@ -91,8 +97,16 @@ class GenericForward:
         assert model is not None, "the model was deleted while it was decoding"
         return model
 
-    def __call__(self, tokens: Tensor, cache: RaggedCache, logits: bool = True) -> Tensor | None:
+    def __call__(
+        self,
+        tokens: Tensor,
+        cache: RaggedCache,
+        logits: bool = True,
+        reads: tuple[int, ...] = (),
+    ) -> Passed:
         inputs: dict[str, Any] = {self._cache_name: cache, "use_cache": True, "return_dict": True}
+        if reads:
+            inputs["output_hidden_states"] = True
         if self._keeps_last and not logits:
             inputs["logits_to_keep"] = 1
         output = self._module(
@@ -102,7 +116,8 @@ class GenericForward:
             attention_mask=self._mask(cache),
             **inputs,
         )
-        return output.logits if logits else None
+        states = torch.cat([output.hidden_states[n] for n in reads], -1) if reads else None
+        return Passed(output.logits if logits else None, states)
 
     def _mask(self, cache: RaggedCache) -> Tensor | dict[str, Tensor]:
         masks = {kind: self._as_wanted(cache.visible(w)) for kind, w in self._windows.items()}
@@ -127,7 +142,7 @@ def _prove(forward: GenericForward, model: PreTrainedModel) -> None:
     forward(torch.tensor(prefix, device=model.device), cache, logits=False)
     cache.advance([len(row) - 2 for row in rows])
     cache.begin(2)
-    got = forward(torch.tensor([row[-2:] for row in rows], device=model.device), cache)
+    got = forward(torch.tensor([row[-2:] for row in rows], device=model.device), cache).logits
     assert got is not None
     for row, logits in zip(rows, got.double(), strict=True):
         plain = model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits

@@ -13,7 +13,7 @@ Tests compare its logits with transformers' forward for every family, with group
 queries, biases, query/key norms, sliding windows, rotary scaling, ragged rows and every dtype.
 
 Shapes: B rows, S new positions, H query heads, G key/value heads, D head width, L visible
-positions, V vocabulary.
+positions, V vocabulary, W width of the hidden states.
 """
 
 from dataclasses import dataclass, fields
@@ -32,6 +32,7 @@ from transformers import (
 
 from distill.speculative.cache import RaggedCache
 from distill.speculative.matmul import Linear, align
+from distill.speculative.passed import Passed
 
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 STEADY_ROTARY = ("default", "linear", "llama3", "yarn")
@@ -48,9 +49,22 @@ def supports(model: PreTrainedModel) -> bool:
         config.hidden_act == "silu"
         and config.rope_parameters["rope_type"] in STEADY_ROTARY
         and all(type(module) is nn.Linear for module in linear)
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+        and not any(_interferes(hook) for module in modules for hook in _hooks(module))
         and len({(parameter.dtype, parameter.device) for parameter in parameters}) == 1
     )
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+
+
+def _interferes(hook: Any) -> bool:
+    """Whether a hook may change what the model computes.
+
+    transformers leaves hooks behind that only watch, on every model whose hidden states were once
+    asked for (as a teacher's are).
+    """
+    return not getattr(hook, "__module__", "").startswith("transformers.utils.")
 
 
 class Norm(NamedTuple):
@@ -79,6 +93,11 @@ class Layer:
     scale: float
     window: int | None
 
+    def lies_like(self, other: "Layer") -> bool:
+        """Whether both have one dtype and device, so that one can become the other in place."""
+        mine, theirs = self.qkv.weight, other.qkv.weight
+        return (mine.dtype, mine.device) == (theirs.dtype, theirs.device)
+
     def take(self, other: "Layer") -> None:
         """Become `other`, but leave `qkv`, which is a copy, at its address."""
         other.qkv = self.qkv.overwritten(other.qkv)
@@ -94,43 +113,86 @@ class LlamaForward:
         self._inner: Any = model.get_submodule("model")
         self._output: Any = model.get_output_embeddings()
         self._windows = windows
-        self._H, self._G = config.num_attention_heads, config.num_key_value_heads
-        self._D = getattr(config, "head_dim", None) or config.hidden_size // self._H
+        H, G = config.num_attention_heads, config.num_key_value_heads
+        D = getattr(config, "head_dim", None) or config.hidden_size // H
         self._layers: list[Layer] = []
-        self._table: tuple[Tensor, Tensor] | None = None
+        self._runner = LayerRunner(H, G, D, self._inner.rotary_emb)
 
     def refresh(self) -> None:
         """Take the current weights: they may have been trained, cast or moved since."""
         align(self._inner, self._output)
         modules = list(self._inner.layers)[: len(self._windows)]
-        current = [_layer(m, w) for m, w in zip(modules, self._windows, strict=True)]
+        current = [
+            layer_of(module, window, module.self_attn.scaling)
+            for module, window in zip(modules, self._windows, strict=True)
+        ]
         self._embedding = self._inner.embed_tokens.weight
-        self._norm = _norm(self._inner.norm)
-        self._head = _linear(self._output)
-        old, new = (layers[0].qkv.weight if layers else None for layers in (self._layers, current))
-        if (
-            old is not None
-            and new is not None
-            and (old.dtype, old.device) == (new.dtype, new.device)
-        ):
+        self._norm = norm_of(self._inner.norm)
+        self._head = linear_of(self._output)
+        if self._layers and current and self._layers[0].lies_like(current[0]):
             for layer, other in zip(self._layers, current, strict=True):
                 layer.take(other)
         else:
-            self._layers, self._table = current, None
+            self._layers = current
+            self._runner.forget()
 
     def addresses(self) -> tuple[int, ...]:
         return tuple(parameter.data_ptr() for parameter in self._inner.parameters())
 
-    def __call__(self, tokens: Tensor, cache: RaggedCache, logits: bool = True) -> Tensor | None:
+    def __call__(
+        self,
+        tokens: Tensor,
+        cache: RaggedCache,
+        logits: bool = True,
+        reads: tuple[int, ...] = (),
+    ) -> Passed:
         x = F.embedding(tokens, self._embedding)
-        rotary = self._rotary(cache, x)
-        masks = {window: self._mask(cache, window, x.dtype) for window in set(self._windows)}
+        here = self._runner.begin(cache, x, set(self._windows))
+        read: dict[int, Tensor] = {}
         for index, layer in enumerate(self._layers):
-            heads = self._heads(layer, layer.before_attention(x), rotary)
-            x = x + layer.out(self._attend(layer, heads, masks[layer.window], cache, index))
-            h = layer.before_mlp(x)
-            x = x + layer.down(F.silu(layer.gate(h)) * layer.up(h))
-        return self._head(self._norm(x)) if logits else None
+            x = self._runner.run(layer, x, layer.before_attention(x), here, index)
+            if index + 1 in reads:
+                read[index + 1] = x
+        if logits or len(self._layers) in read:
+            x = read[len(self._layers)] = self._norm(x)
+        states = torch.cat([read[number] for number in reads], -1) if reads else None
+        return Passed(self._head(x) if logits else None, states)
+
+
+class Here(NamedTuple):
+    """Where a pass stands: its cache, its rotary tables, and a mask for each window."""
+
+    cache: RaggedCache
+    rotary: tuple[Tensor, Tensor]
+    masks: dict[int | None, Tensor | None]
+
+
+class LayerRunner:
+    """Runs Llama layers over a ragged cache. H query heads, G key/value heads, D head width.
+
+    rotary: the module that gives cos and sin [1, L, D] of positions [1, L].
+    """
+
+    def __init__(self, H: int, G: int, D: int, rotary: nn.Module):
+        self._H, self._G, self._D = H, G, D
+        self._rotary_module = rotary
+        self._table: tuple[Tensor, Tensor] | None = None
+
+    def forget(self) -> None:
+        """Make the rotary table anew: dtype or device of what runs has changed."""
+        self._table = None
+
+    def begin(self, cache: RaggedCache, x: Tensor, windows: set[int | None]) -> Here:
+        """Prepare for a pass of x [B, S, W] at the positions that the cache has fixed."""
+        masks = {window: self._mask(cache, window, x.dtype) for window in windows}
+        return Here(cache, self._rotary(cache, x), masks)
+
+    def run(self, layer: Layer, x: Tensor, entering: Tensor, here: Here, index: int) -> Tensor:
+        """The layer's output [B, S, W]: x is its residual, `entering` what q, k and v read."""
+        heads = self._heads(layer, entering, here.rotary)
+        x = x + layer.out(self._attend(layer, heads, here.masks[layer.window], here.cache, index))
+        h = layer.before_mlp(x)
+        return x + layer.down(F.silu(layer.gate(h)) * layer.up(h))
 
     def _heads(
         self, layer: Layer, x: Tensor, rotary: tuple[Tensor, Tensor]
@@ -190,7 +252,7 @@ class LlamaForward:
         """Tables of cos and signed sin at the new positions, each [B or 1, S, 1, D]."""
         if self._table is None or self._table[0].shape[0] < cache.capacity:
             positions = torch.arange(cache.capacity, device=x.device)[None]
-            cos, sin = self._inner.rotary_emb(x, positions)
+            cos, sin = self._rotary_module(x, positions)
             sign = torch.ones_like(sin[0, 0])
             sign[: self._D // 2] = -1
             self._table = cos[0], sin[0] * sign
@@ -201,31 +263,35 @@ class LlamaForward:
         return cos[cache.positions][:, :, None], sin[cache.positions][:, :, None]
 
 
-def _layer(module: Any, window: int | None) -> Layer:
+def layer_of(module: Any, window: int | None, scale: float) -> Layer:
+    """The layer of a module that is laid out and named as transformers' Llama layer is."""
     attention, mlp = module.self_attn, module.mlp
     parts = [attention.q_proj, attention.k_proj, attention.v_proj]
     biased = parts[0].bias is not None
     return Layer(
-        before_attention=_norm(module.input_layernorm),
+        before_attention=norm_of(module.input_layernorm),
         qkv=Linear.of(
             torch.cat([part.weight for part in parts]),
             torch.cat([part.bias for part in parts]) if biased else None,
         ),
-        query_norm=_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
-        key_norm=_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
-        out=_linear(attention.o_proj),
-        before_mlp=_norm(module.post_attention_layernorm),
-        gate=_linear(mlp.gate_proj),
-        up=_linear(mlp.up_proj),
-        down=_linear(mlp.down_proj),
-        scale=attention.scaling,
+        query_norm=norm_of(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        key_norm=norm_of(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        out=linear_of(attention.o_proj),
+        before_mlp=norm_of(module.post_attention_layernorm),
+        gate=linear_of(mlp.gate_proj),
+        up=linear_of(mlp.up_proj),
+        down=linear_of(mlp.down_proj),
+        scale=scale,
         window=window,
     )
 
 
-def _norm(module: Any) -> Norm:
-    return Norm(module.weight, module.variance_epsilon)
+def norm_of(module: Any) -> Norm:
+    """The norm of torch's module or of transformers' own."""
+    name = "eps" if isinstance(module, nn.RMSNorm) else "variance_epsilon"
+    return Norm(module.weight, getattr(module, name))
 
 
-def _linear(module: Any) -> Linear:
+def linear_of(module: Any) -> Linear:
+    """The linear layer of a module."""
     return Linear.of(module.weight, module.bias)

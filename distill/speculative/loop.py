@@ -51,9 +51,12 @@ class Loop:
     def run(self) -> Timing:
         self._most = most_drafts(self.draft_length)
         start = self._clock()
-        self.target.prefill(self.live.contexts, self.live.longest)
         if self.drafter is not None and self._most:
             self.drafter.prefill(self.live)
+            reads, read = self.drafter.reads, self.drafter.read
+        else:
+            reads, read = (), None
+        self.target.prefill(self.live.contexts, self.live.longest, reads, read)
         prefilled = self._clock()
         while self.rows:
             self._round()
@@ -89,11 +92,16 @@ class Loop:
             empty = torch.zeros((len(limits), 0), dtype=torch.long, device=self.target.device)
             return Proposal(empty, None), limits
         self.live.uniforms = uniforms
+        bounds = [limits]
         if isinstance(self.draft_length, int):
-            return self.drafter.propose(k), limits
-        this = self.draft_length.start(len(self.rows))
-        proposal = self.drafter.propose(k, this)
-        return proposal, [min(n, w) for n, w in zip(limits, this.counts, strict=True)]
+            proposal = self.drafter.propose(k)
+        else:
+            this = self.draft_length.start(len(self.rows))
+            proposal = self.drafter.propose(k, this)
+            bounds.append(this.counts)
+        if proposal.counts is not None:
+            bounds.append(proposal.counts)
+        return proposal, [min(row) for row in zip(*bounds, strict=True)]
 
     def _limits(self) -> list[int]:
         """Drafts each row can use: k, its budget less the pass's own token, the drafter's room."""
@@ -108,8 +116,9 @@ class Loop:
         """The target's logits [B, K+1, V] after the last committed token and after each draft."""
         last = [[context[-1]] for context in self.live.contexts]
         tokens = torch.cat((torch.tensor(last, device=self.target.device), drafts), 1)
-        logits = self.target.run(tokens)
-        assert logits is not None
+        logits, states = self.target.run(tokens)
+        if self.drafter is not None and states is not None:
+            self.drafter.read(states)
         self.target.cache.advance([tokens.shape[1]] * len(self.rows))
         if not self.timing.verify_steps:
             _warn_of_mass_outside(logits[:, 0], self.live.vocabulary)

@@ -115,6 +115,9 @@ class Distribution:
     Call it with the logits of S consecutive positions of every row; position s follows the row's
     context and its first `first + s` drafts. Probabilities are float32, or float64 for float64
     logits.
+
+    of_logits_only: no row's law depends on its tokens, so that the ids may be numbered anyhow and
+    those of no probability left out.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class Distribution:
             groups[sampling].append(row)
         self._groups = list(groups.items())
         self._with_context = [row for row, kind in enumerate(self._kinds) if self._chains[kind]]
+        self.of_logits_only = not self._with_context
         self.greedy = all(sampling.greedy for sampling in groups)
         self.sampled = not any(sampling.greedy for sampling in groups)
 

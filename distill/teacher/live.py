@@ -1,5 +1,6 @@
 """The target itself as teacher: its forward pass runs beside the draft's, in compiled blocks."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 from distill.losses.dense import HiddenSignal
 from distill.losses.head import Head
 from distill.losses.kernels import worth_compiling
+from distill.teacher.features import FEATURE_DTYPE, ReadSignal, reading
 from distill.teacher.head import check_head, head_of, last_hidden
 
 
@@ -26,9 +28,14 @@ class LiveTeacher:
         vocabulary_size: int | None = None,
         *,
         compiled: bool = False,
+        reads: Sequence[int] = (),
     ):
-        """compiled: the target's blocks, where that pays (`compile_blocks`)."""
+        """compiled: the target's blocks, where that pays (`compile_blocks`).
+
+        reads: the layers after which a head reads the target; its signal is then a `ReadSignal`.
+        """
         check_head(target)
+        self.reads = tuple(reads)
         self._target = target.eval().requires_grad_(False)
         self._vocabulary_size = vocabulary_size or head_of(target).weight.shape[0]
         if compiled:
@@ -50,10 +57,13 @@ class LiveTeacher:
         device = positions.device
         # The target keeps its own dtype; the trainer's autocast would cast its weights anew on
         # every pass.
-        with torch.autocast(device.type, enabled=False):
+        with torch.autocast(device.type, enabled=False), reading(self._target, self.reads) as read:
             hidden = last_hidden(self._target, batch)
-        hidden = hidden.flatten(0, 1).to(device)
-        return HiddenSignal(hidden.index_select(0, positions), self._head)
+        chosen = hidden.flatten(0, 1).to(device).index_select(0, positions)
+        if not self.reads:
+            return HiddenSignal(chosen, self._head)
+        features = torch.cat([read[n].to(device, FEATURE_DTYPE) for n in self.reads], -1)
+        return ReadSignal(chosen, self._head, features)
 
 
 def compile_blocks(model: PreTrainedModel, vocabulary_size: int) -> None:

@@ -19,6 +19,8 @@ from distill.losses.head import Head
 from distill.teacher.codecs import Codec, Columns, join
 
 HEAD = "head.safetensors"
+FEATURES = "features"
+"""The column of what a head reads, and the last part of the name of its stores."""
 PIECES = ("*-?????.safetensors",)
 """The shards, which are made one by one: what is left of them after damage serves again."""
 
@@ -49,6 +51,11 @@ class Layout:
     def save(self, path: Path) -> None:
         _write({"first": self.first, "offsets": self.offsets, "cuts": self.cuts}, path)
 
+    def of_whole_rows(self, lengths: np.ndarray) -> "Layout":
+        """The same rows in the same shards, but with all `lengths` [R] tokens of each."""
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        return Layout(torch.zeros_like(self.first), torch.from_numpy(offsets), self.cuts)
+
 
 def plan_layout(split: datasets.Dataset, shard_tokens: int) -> Layout:
     """Shards of whole rows, each of at most shard_tokens tokens or of one row."""
@@ -72,6 +79,11 @@ def shard_path(folder: Path, split: str, shard: int) -> Path:
 
 def index_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.safetensors"
+
+
+def features_of(split: str) -> str:
+    """The store of the states that a head reads at all positions of the split's rows."""
+    return f"{split}-{FEATURES}"
 
 
 def write_shard(columns: Columns, path: Path) -> None:

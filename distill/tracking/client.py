@@ -7,9 +7,14 @@ import logging
 import os
 import re
 import urllib.error
+import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from filelock import FileLock
 
 from distill.errors import UserError
 from distill.tracking.config import TrackingConfig
@@ -29,17 +34,27 @@ SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # a training job calls nobody but its own server
 }
 SERVER_TIMEOUT_SECONDS = 10.0
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s'\"]*@")
+_SECRETS = re.compile(
+    r"(?<=[?&;])((?:\w*(?:password|passwd|pwd|secret|token|key))=)[^&;\s'\"]+", re.IGNORECASE
+)
 
 
 def tracking_uri(tracking: TrackingConfig, output_root: Path) -> str:
-    """The configured store, else a SQLite file in the output root."""
-    return tracking.uri or f"sqlite:///{output_root.expanduser().resolve() / 'mlflow.db'}"
+    """The configured store, a server's without user and password; else a SQLite file in the root.
+
+    A database's user and password stay: there is no other place for them.
+    """
+    uri = tracking.uri or f"sqlite:///{output_root.expanduser().resolve() / 'mlflow.db'}"
+    return without_credentials(uri) if _is_server(uri) else uri
 
 
 def without_credentials(text: str) -> str:
-    """`scheme://user:password@host` without the part that must not be shown or logged."""
-    return _CREDENTIALS.sub("", text)
+    """A text that may be shown, logged and uploaded.
+
+    `scheme://user:password@host` loses user and password, `?password=…` its value.
+    """
+    return _SECRETS.sub(r"\1***", _CREDENTIALS.sub("", text))
 
 
 def connect(tracking: TrackingConfig, output_root: Path) -> "MlflowClient":
@@ -52,6 +67,7 @@ def connect(tracking: TrackingConfig, output_root: Path) -> "MlflowClient":
         os.environ.setdefault(name, value)
     # It says each attempt in a line of its own; the outbox says once that nobody answers.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    _log_in(tracking)
     _check_server(uri)
 
     import mlflow
@@ -60,8 +76,9 @@ def connect(tracking: TrackingConfig, output_root: Path) -> "MlflowClient":
 
     try:
         mlflow.set_tracking_uri(uri)
-        return mlflow.MlflowClient(uri)
-    except (MlflowException, SQLAlchemyError, OSError) as problem:
+        with _making_database(uri):
+            return mlflow.MlflowClient(uri)
+    except (MlflowException, SQLAlchemyError, ImportError, OSError) as problem:  # or no driver
         raise UserError(_unusable(uri, problem)) from problem
 
 
@@ -105,6 +122,30 @@ def _find_or_create(client: "MlflowClient", name: str, location: str | None) -> 
 
 def _is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://", "databricks"))
+
+
+def _log_in(tracking: TrackingConfig) -> None:
+    """Give MLflow the user and password of a server's URI where it looks for them.
+
+    Then no request, message or run holds the URI that has them.
+    """
+    uri = tracking.uri or ""
+    if not (_is_server(uri) and _CREDENTIALS.search(uri)):
+        return
+    parts = urllib.parse.urlsplit(uri)
+    os.environ["MLFLOW_TRACKING_USERNAME"] = urllib.parse.unquote(parts.username or "")
+    os.environ["MLFLOW_TRACKING_PASSWORD"] = urllib.parse.unquote(parts.password or "")
+
+
+@contextmanager
+def _making_database(uri: str) -> Iterator[None]:
+    """Let one process at a time make the tables of a SQLite file: the second one finds them."""
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    file = Path(uri.removeprefix("sqlite:///"))
+    with FileLock(file.with_name(f".{file.name}.lock")):
+        yield
 
 
 def _check_server(uri: str) -> None:

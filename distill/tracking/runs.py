@@ -25,6 +25,7 @@ from distill.tracking import calls
 from distill.tracking.client import connect, experiment_id, tracking_uri, without_credentials
 from distill.tracking.config import TrackingConfig
 from distill.tracking.lease import Lease, end_abandoned, end_tree, is_alive
+from distill.tracking.names import mlflow_key
 from distill.tracking.outbox import Outbox, answering, left_over, send_left_over
 from distill.versions import git_state, hardware, versions
 
@@ -67,7 +68,8 @@ class Run:
 
     def log_config(self, config: Mapping[str, Any]) -> None:
         """The whole configuration: parameters for searching, `config.yaml` for running it again."""
-        items = [[name, without_credentials(value)] for name, value in flatten(config)]
+        pairs = flatten(config)
+        items = [[mlflow_key(name), without_credentials(value)] for name, value in pairs]
         self._put(calls.PARAMS, items=items)
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         self.log_text("config.yaml", without_credentials(text))
@@ -213,7 +215,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def to_points(metrics: Mapping[str, float], step: int) -> list[Point]:
     """Named numbers measured now."""
     now = _now()
-    return [(name, float(value), now, step) for name, value in metrics.items()]
+    return [(mlflow_key(name), float(value), now, step) for name, value in metrics.items()]
 
 
 def numbers(recorded: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -14,6 +14,7 @@ RATES = {
     "pruned": (2.1e-3, 2.8e-3),
     "svd": (2.1e-3, 1e-2),
     "scratch": (2.1e-3, 1e-2),
+    "eagle3": (2.1e-3, 1e-2),
     "pretrained": (2e-5, 2e-5),
     "ready": (2.1e-3, 2.8e-3),
 }

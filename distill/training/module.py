@@ -28,7 +28,7 @@ from distill.training.on_policy import OnPolicy
 from distill.training.optim import build_optimizers, scale_and_clip, scale_learning_rates
 from distill.training.schedule import factor
 from distill.training.sharding import equal_windows, shard
-from distill.training.student import Student
+from distill.training.student import HeadStudent, Student
 
 LOG_EVERY_WINDOWS = 10
 
@@ -45,19 +45,18 @@ class DistillModule(lightning.LightningModule):
 
     def __init__(
         self,
-        draft: PreTrainedModel,
+        student: Student | HeadStudent,
         teacher: Teacher,
         objective: Objective,
         clock: Clock,
         optimizer: OptimizerConfig,
         schedule: ScheduleConfig,
-        vocabulary_size: int,
         gradient_clip: float = 1.0,
         on_policy: OnPolicy | None = None,
     ):
         super().__init__()
         self.automatic_optimization = False
-        self.student = Student(draft, vocabulary_size)
+        self.student = student
         self.teacher = teacher
         self.clock = clock
         self.meter = Meter()

@@ -32,6 +32,7 @@ from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfi
 from distill.training.module import DistillModule
 from distill.training.objective import Objective
 from distill.training.on_policy import OnPolicy
+from distill.training.student import Reading, student_of
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ def train_draft(
     *,
     vocabulary_size: int,
     target_folder: Path,
+    reading: Reading | None = None,
     on_policy: OnPolicy | None = None,
     logger: Logger | None = None,
     decoding: Decoding | None = None,
@@ -60,9 +62,10 @@ def train_draft(
     draft: fp32 weights, changed in place. teacher: gives the target's distributions of
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
     objective: already checked against the teacher's signal. target_folder: gives every candidate
-    its tokenizer and EOS list. on_policy: answers rows anew, for a live teacher only. decoding:
-    measures the draft with the engine on the way. about: what every candidate's metrics.json says
-    beside its numbers. seed: seeds what is drawn while training.
+    its tokenizer and EOS list. reading: for a draft that reads the target's states. on_policy:
+    answers rows anew, for a live teacher only. decoding: measures the draft with the engine on the
+    way. about: what every candidate's metrics.json says beside its numbers. seed: seeds what is
+    drawn while training.
 
     Returns:
         train_tokens, steps, seconds, tokens_per_second (validation and writing left out),
@@ -74,20 +77,20 @@ def train_draft(
             call goes on from it.
     """
     check_training(trainer, budget)
-    check_head(draft)
+    if reading is None:
+        check_head(draft)
     draft.train()  # a pretrained one comes in eval mode, of which Lightning would warn
     if trainer.compile:
         draft.base_model.compile(dynamic=True)  # micro-batches have many shapes
     lightning.seed_everything(seed, verbose=False)
     clock = Clock(budget)
     module = DistillModule(
-        draft,
+        student_of(draft, vocabulary_size, reading),
         teacher,
         objective,
         clock,
         optimizer,
         schedule,
-        vocabulary_size,
         gradient_clip=trainer.gradient_clip,
         on_policy=on_policy,
     )

@@ -1,7 +1,8 @@
 """This engine against transformers' own decoding: tokens per second, and speed against prediction.
 
 Greedy, a fixed number of new tokens, no end token: every arm emits equally many. transformers'
-assisted generation takes one prompt at a time, so it has no arm at larger batches.
+assisted generation takes one prompt at a time, so it has no arm at larger batches; nor has it one
+for a head, which it cannot run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,13 +11,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from distill.errors import UserError
 from distill.evaluate.benchmark.step_times import clock
 from distill.evaluate.interleave import there_and_back
 from distill.speculative.decode import Output, decode
-from distill.speculative.drafters import ModelDrafter
+from distill.speculative.drafter_for import drafter_for
 from distill.speculative.prediction import Cost
 from distill.speculative.sampling import Sampling
 
@@ -128,7 +129,7 @@ def _at(contest: Contest, prompts: Sequence[list[int]], ks: list[int]) -> list[L
     }
     for k in ks:
         arms[f"speculative {k}"] = _ours(contest, prompts, k)
-        if len(prompts) == 1:
+        if len(prompts) == 1 and isinstance(contest.draft, GenerationMixin):
             arms[f"assisted {k}"] = generating(
                 contest.target, prompts, contest.max_new_tokens, contest.draft, k
             )
@@ -176,7 +177,7 @@ def _alternate(
 
 
 def _ours(contest: Contest, prompts: Sequence[list[int]], k: int = 0) -> Decoding:
-    drafter = ModelDrafter(contest.draft) if k else None
+    drafter = drafter_for(contest.draft, contest.target) if k else None
 
     def run() -> Output:
         return decode(

@@ -90,7 +90,7 @@ def _under(
 ) -> list[Prospect]:
     verify = verify_steps(target, [1, *(k + 1 for k in ks)], setting)
     steps = {f"verify {width}": step for width, step in verify.items()}
-    steps |= {f"draft {name}": draft_step(draft, setting) for name, draft in drafts.items()}
+    steps |= {f"draft {name}": draft_step(draft, target, setting) for name, draft in drafts.items()}
     seconds = time_steps(steps, repetitions, target.device)
     step = seconds["verify 1"]
     prospects: list[Prospect] = []

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from distill.evaluate.interleave import there_and_back
 from distill.speculative.cached_model import CachedModel
-from distill.speculative.drafters import LiveRows, ModelDrafter
+from distill.speculative.drafter_for import drafter_for
+from distill.speculative.drafters import LiveRows
 from distill.speculative.processors import Distribution
 from distill.speculative.rule import speculative_rule
 from distill.speculative.sampling import Sampling
@@ -65,15 +66,24 @@ def verify_steps(target: PreTrainedModel, widths: list[int], setting: Setting) -
 
 
 @torch.inference_mode()
-def draft_step(draft: PreTrainedModel, setting: Setting) -> Step:
-    """A round of DRAFTED draft steps, all of which are rejected."""
+def draft_step(draft: PreTrainedModel, target: PreTrainedModel, setting: Setting) -> Step:
+    """A round of DRAFTED draft steps, all of which are rejected; the target's states are random."""
     batch = _batch(draft, setting)
-    drafter = ModelDrafter(draft)
+    drafter = drafter_for(draft, target)
     drafter.prefill(batch)
+    width = len(drafter.reads) * target.config.get_text_config().hidden_size
+
+    states = torch.randn(
+        (setting.batch_size, setting.context, width), dtype=target.dtype, device=target.device
+    )
+    if width:
+        drafter.read(states[:, :-1])
 
     def step() -> None:
         batch.uniforms = torch.rand(setting.batch_size, DRAFTED, device=draft.device)
         tokens = drafter.propose(DRAFTED).tokens.tolist()
+        if width:
+            drafter.read(states[:, :1])
         for context, row in zip(batch.contexts, tokens, strict=True):
             context.append(row[0])
         drafter.commit([0] * setting.batch_size)
@@ -90,8 +100,7 @@ def _verify_step(runner: CachedModel, batch: LiveRows, setting: Setting, width: 
     counts = torch.full((B,), width - 1, device=device)
 
     def step() -> None:
-        logits = runner.run(tokens)
-        assert logits is not None
+        logits, _ = runner.run(tokens)
         _judge(batch, logits[..., :V], drafts, q, counts)
 
     return step

@@ -15,8 +15,9 @@ from distill.evaluate.exactness.controls import (
 )
 from distill.evaluate.exactness.enumeration import Rule, emitted_law, target_law
 from distill.evaluate.exactness.greedy import GreedyRun, divergences
+from distill.evaluate.exactness.kinds import harmful, harmless, is_ever_unsure, tiny_trial
 from distill.evaluate.exactness.reference import law_error
-from distill.evaluate.exactness.toy import EOS, cases, tiny_pair
+from distill.evaluate.exactness.toy import cases
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter
 from distill.speculative.round_length import Confident, DraftLength
@@ -32,8 +33,9 @@ LEAST_CHANCE = 1e-4
 COPY_ALPHA = 1 - 1e-3
 """Least alpha of a copy, below 1 because passes over one and k+1 tokens round differently."""
 
+PLAIN = Sampling()
 SETTINGS: dict[str, Sampling] = {
-    "plain sampling": Sampling(),
+    "plain sampling": PLAIN,
     "temperature": Sampling(temperature=0.6),
     "top_k": Sampling(top_k=3),
     "top_p": Sampling(top_p=0.8),
@@ -96,9 +98,11 @@ def certify(
 ) -> Certificate:
     """Check the engine on a real pair in float32 (`exact`) and, where given, in half precision.
 
-    The laws are checked on toy distributions and a tiny model, where they can be written down.
+    The laws are checked on toy distributions and on tiny models with a drafter of the same kind,
+    where they can be written down.
     """
     certificate = Certificate()
+    tiny = tiny_trial(type(exact.drafter))
 
     def add(to: list[Check], check: Check) -> None:
         to.append(check)
@@ -107,15 +111,17 @@ def certify(
     add(certificate.checks, enumerated(speculative_rule))
     add(certificate.checks, identical(exact))
     for name, sampling in SETTINGS.items():
-        add(certificate.checks, sampled(name, tiny_trial(), sampling, samples, seed))
+        add(certificate.checks, sampled(name, tiny, sampling, samples, seed))
     add(certificate.checks, processors_agree(SETTINGS))
     for name, length in LENGTHS.items():
-        trial = replace(tiny_trial(), num_draft_tokens=length)
-        add(certificate.checks, sampled(name, trial, Sampling(), samples, seed))
+        trial = replace(tiny, num_draft_tokens=length)
+        add(certificate.checks, sampled(name, trial, PLAIN, samples, seed))
+    for name in harmless(tiny.drafter):
+        add(certificate.checks, unharmed(name, exact, tiny, samples, seed))
     add(certificate.checks, copy_accepts_all(exact, SETTINGS))
     for run in half:
         add(certificate.checks, near_ties_only(run))
-    for check in controls(exact, max(samples // 4, 1), seed):
+    for check in controls(exact, tiny, max(samples // 4, 1), seed):
         add(certificate.controls, check)
     return certificate
 
@@ -170,6 +176,16 @@ def copy_accepts_all(run: GreedyRun, settings: Mapping[str, Sampling]) -> Check:
     return Check(f"draft == target: alpha {lowest:.5f} or more", lowest >= COPY_ALPHA, alphas)
 
 
+def unharmed(name: str, run: GreedyRun, trial: Trial, samples: int, seed: int) -> Check:
+    """A drafter that guesses worse for this reason leaves the law and every greedy token alone."""
+    claims = (
+        identical(replace(run, drafter=harmless(run.drafter)[name])),
+        sampled("T=1", replace(trial, drafter=harmless(trial.drafter)[name]), PLAIN, samples, seed),
+    )
+    evidence = {claim.name: claim.evidence for claim in claims}
+    return Check(f"{name}: the law stays", all(claim.passed for claim in claims), evidence)
+
+
 def near_ties_only(run: GreedyRun) -> Check:
     """(e) In half precision outputs part only where the two tokens are a near-tie."""
     found = divergences(run)
@@ -178,25 +194,25 @@ def near_ties_only(run: GreedyRun) -> Check:
     return Check(name, not unexplained, {"divergences": [asdict(one) for one in found]})
 
 
-def controls(run: GreedyRun, samples: int, seed: int) -> list[Check]:
+def controls(run: GreedyRun, trial: Trial, samples: int, seed: int) -> list[Check]:
     """(f) Each fault must be caught by a claim that can see it.
 
     Not every claim sees every fault on every pair: greedy decoding misses one that never changes
     the argmax.
     """
     tempered = SETTINGS["temperature"]
-    trial, blind = tiny_trial(), ignoring_temperature(tempered.temperature)
+    blind = ignoring_temperature(tempered.temperature)
     no_residual, no_temperature, off_by_one, foreseeing = (
         replace(trial, rule=without_residual),
         replace(trial, rule=blind),
         replace(trial, cache_type=OffByOneCache),
         replace(trial, num_draft_tokens=Foreseeing(2, 0.2)),
     )
-    return [
+    caught = [
         _caught(
             "residual left out",
             enumerated(without_residual),
-            sampled("T=1", no_residual, Sampling(), samples, seed),
+            sampled("T=1", no_residual, PLAIN, samples, seed),
         ),
         _caught(
             "q's temperature ignored",
@@ -206,16 +222,16 @@ def controls(run: GreedyRun, samples: int, seed: int) -> list[Check]:
         _caught(
             "rollback off by one",
             identical(replace(run, cache_type=OffByOneCache)),
-            sampled("T=1", off_by_one, Sampling(), samples, seed),
+            sampled("T=1", off_by_one, PLAIN, samples, seed),
         ),
-        _caught("unsure token left out", sampled("T=1", foreseeing, Sampling(), samples, seed)),
     ]
-
-
-def tiny_trial() -> Trial:
-    """Three tokens of a six-token model, two drafts a round: rejections, a rollback and a bonus."""
-    target, draft = tiny_pair()
-    return Trial(target, ModelDrafter(draft), [2, 5, 3], 2, 3, 6, (EOS,))
+    if is_ever_unsure(trial.drafter):
+        claim = sampled("T=1", foreseeing, PLAIN, samples, seed)
+        caught.append(_caught("unsure token left out", claim))
+    for fault, drafter in harmful(trial.drafter).items():
+        claim = sampled("T=1", replace(trial, drafter=drafter), PLAIN, samples, seed)
+        caught.append(_caught(fault, claim))
+    return caught
 
 
 def _caught(fault: str, *claims: Check) -> Check:

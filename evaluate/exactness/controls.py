@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from distill.speculative.cache import RaggedCache
+from distill.speculative.eagle3 import Eagle3Drafter
 from distill.speculative.round_length import Confident, ConfidentRound
 from distill.speculative.rule import Rule, Ruling, sample, speculative_rule
 
@@ -56,3 +57,17 @@ class _ForeseeingRound(ConfidentRound):
         drawn = zip(before, self.counts, confidence.tolist(), strict=True)
         self.counts = [now if sure >= self.threshold else old for old, now, sure in drawn]
         return more
+
+
+class ShiftedFeatures(Eagle3Drafter):
+    """Reads the features of the position before: it guesses worse, and the law must stay."""
+
+    def read(self, states: Tensor) -> None:
+        super().read(states.roll(1, 1))
+
+
+class WrongIds(Eagle3Drafter):
+    """Says that it drew each id with the probability of its neighbour in the reduced vocabulary."""
+
+    def _spread(self, q: Tensor) -> Tensor:
+        return super()._spread(q.roll(1, -1))

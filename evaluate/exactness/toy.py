@@ -3,13 +3,25 @@
 Shapes: K drafted tokens, V vocabulary.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 V = 5
 EOS = 1
-"""The end token of the tiny pair, so that ends come anywhere in a block."""
+"""The end token of the tiny models, so that ends come anywhere in a block."""
+TINY: dict[str, Any] = {
+    "vocab_size": 6,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.25,
+}
+"""The shape of the tiny models."""
 
 Tables = list[Tensor]
 
@@ -37,9 +49,11 @@ def cases() -> dict[str, tuple[Tables, Tables]]:
     }
 
 
-def tiny_pair() -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
-    """A target and a draft of six tokens, in float32, whose attention matters."""
-    return _tiny(seed=1, layers=2), _tiny(seed=2, layers=1)
+def tiny_model(seed: int, layers: int) -> LlamaForCausalLM:
+    """A model of six tokens, in float32, whose attention matters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, **TINY)).eval()
 
 
 def _table(step: int, keep: int, generator: torch.Generator) -> Tensor:
@@ -47,19 +61,3 @@ def _table(step: int, keep: int, generator: torch.Generator) -> Tensor:
     logits = 1.5 * torch.randn([V] * (step + 1), generator=generator, dtype=torch.float64)
     floor = logits.topk(keep, dim=-1).values[..., -1:]
     return logits.masked_fill(logits < floor, -torch.inf).softmax(-1)
-
-
-def _tiny(seed: int, layers: int) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=6,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        initializer_range=0.25,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config).eval()

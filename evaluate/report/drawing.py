@@ -6,6 +6,7 @@ figure serves light, dark and print. Series differ in marker and dash as well as
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ SIZE = (4.9, 3.1)
 
 _STYLE: Any = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # names come from data: `$x$` is no formula
     "svg.hashsalt": "distill",
     "font.size": 10,
     "text.color": INK,
@@ -64,7 +66,9 @@ class Plot:
 @contextmanager
 def axes(height: float = SIZE[1]) -> Iterator[tuple[Axes, Callable[[], str]]]:
     """Axes in our style, and what turns them into SVG once they are drawn on."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # Texts stay texts: the reader's browser has the fonts for them.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(SIZE[0], height), layout="constrained")
         yield figure.subplots(), lambda: _svg(figure)
 
@@ -132,11 +136,14 @@ def _svg(figure: Figure) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", text)
     text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
-    return re.sub(r"#00000[1-8]", lambda match: _VARIABLES[match.group()], text)
+    return _in_tags(text, r"#00000[1-8]", lambda match: _VARIABLES[match.group()])
+
+
+def _in_tags(svg: str, pattern: str, new: Callable[[re.Match[str]], str] | str) -> str:
+    """Replace in tags only: the texts between them are names from data, shown as they are."""
+    return re.sub(r"<[^>]*>", lambda tag: re.sub(pattern, new, tag.group()), svg)
 
 
 def own_ids(svg: str, prefix: str) -> str:
     """The drawing with its ids made unique, so that many share one page."""
-    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
-    return re.sub(r'href="#', f'href="#{prefix}-', svg)
+    return _in_tags(svg, r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-")

@@ -23,6 +23,7 @@ from distill.evaluate.report.loads import load_name
 from distill.evaluate.statistics import Interval
 from distill.evaluate.table import TableRow
 from distill.models.plan import DraftPlan
+from distill.text import one_line, printable
 
 PROXY_NAMES = {
     "kl": "validation KL",
@@ -40,7 +41,7 @@ def load_text(load: Load, conclusion: Conclusion) -> str:
             views.append(parts_table(what, found))
     name = f"{load.sampling_name}, batch {load.batch_size}"
     text = "".join(as_text(view) for view in views)
-    return f"{text}verdict: {verdict.decision} ({name}). {verdict.reason}\n"
+    return f"{text}verdict: {verdict.decision} ({name}). {one_line(verdict.reason)}\n"
 
 
 def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Table:
@@ -313,9 +314,11 @@ def fidelity_table(found: Sequence[Fidelity]) -> Table:
 
 def as_text(table: Table, width: int = 138) -> str:
     """The table as plain text, the same in a file as on any terminal."""
-    with Console(file=io.StringIO(), width=width) as console, console.capture() as captured:
+    # Names in the cells come from data: `[/INST]` is no markup, `:x:` no emoji.
+    plain = Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
+    with plain as console, console.capture() as captured:
         console.print(table)
-    return captured.get()
+    return printable(captured.get())
 
 
 def _number_columns(view: Table, *headings: str) -> None:

@@ -82,7 +82,7 @@ def test_odd_rows_are_skipped_or_repaired_and_named_by_line(tmp_path):
     source = JsonlSource(str(path))
     source.check()
     got = dict.fromkeys(range(1, len(ODD_ROWS) + 1), "kept")
-    got |= {p.line: "repaired" if p.repaired else "skipped" for p in source.problems}
+    got |= {p.line: p.outcome for p in source.problems}
     assert got == {line: want for line, (_, want) in enumerate(ODD_ROWS, start=1)}
     assert len(list(source.rows())) == sum(want != "skipped" for _, want in ODD_ROWS)
     for row in source.rows():
@@ -121,6 +121,8 @@ def test_useless_file_is_refused_by_check(tmp_path, content, says):
         (b"\x1f\x8b\x08\x00", "is compressed with gzip: unpack it with `gunzip"),
         ('{"prompt": "a"}\n'.encode("utf-16"), "is UTF-16 text, not UTF-8"),
         ('{"prompt": "a"}\n'.encode("utf-16-be"), "is UTF-16 text, not UTF-8"),
+        ('{"prompt": "a"}\n'.encode("utf-32"), "is UTF-32 text, not UTF-8"),
+        (b'{\n "prompt": "a"\n}\n', "has objects over several lines"),
         (b"PAR1\x15\x04", "is Parquet: use data=hub"),
         (b'[\n{"prompt": "a"},\n{"prompt": "b"}\n]\n', "is a JSON array, not one object a line"),
         (b'\xef\xbb\xbf[{"prompt": "a"}, {"prompt": "b"}]', "is a JSON array"),
@@ -359,3 +361,85 @@ def test_hub_dataset_with_other_columns_or_absent(tmp_path):
         HubSource(str(tmp_path), columns={"prompt": "prompt"}).check()
     with pytest.raises(UserError, match=r"data.source.name"):
         HubSource(str(tmp_path / "absent")).check()
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        DEEP,
+        '{"prompt": "x", "tools": [{"a": %s}]}' % ("[" * 900 + "]" * 900),
+        {"prompt": "x", "tools": DEEP},
+        {
+            "messages": [
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "tool_calls": [{"function": {"arguments": DEEP}}]},
+            ]
+        },
+    ],
+    ids=["line", "tools", "tools as text", "arguments"],
+)
+def test_a_row_nested_too_deeply_is_named_with_its_line(tmp_path, row):
+    [problem] = JsonlSource(str(jsonl(tmp_path / "n.jsonl", [{"prompt": "a"}, row]))).problems
+    assert (problem.line, problem.reason) == (2, "nested too deeply")
+
+
+def test_a_role_that_is_no_text_is_named_with_its_line(tmp_path):
+    rows = [{"prompt": "a"}, {"messages": [{"role": ["user"], "content": "x"}]}]
+    [problem] = JsonlSource(str(jsonl(tmp_path / "r.jsonl", rows))).problems
+    assert (problem.line, problem.outcome) == (2, "skipped")
+
+
+@pytest.mark.parametrize(
+    ("row", "unread"),
+    [
+        ({"prompt": "a", "functions": [{"name": "f"}], "empty": None}, ["functions"]),
+        ({"prompt": "a", "text": "b", "response": "c"}, ["response"]),
+        ({"turns": ["a", "b"], "text": "c"}, ["text"]),
+        ({"text": "raw", "response": "c"}, ["response"]),
+        ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, ["messages.weight"]),
+        ({"messages": [{"role": "user", "content": "a"}], "prompt": "b"}, ["prompt"]),
+        ({"prompt": "a", "text": "b", "id": 1, "domain": "d", "format": "completion"}, []),
+    ],
+)
+def test_what_is_not_read_is_reported_once_a_file_with_its_number_of_rows(tmp_path, row, unread):
+    """Nothing that a row holds is lost without a word."""
+    rows = [row, {**json.loads(json.dumps(row).replace('"a"', '"z"')), "id": 2}]
+    rows[1] |= {"text": "other"} if row.get("text") == "raw" else {}
+    source = JsonlSource(str(jsonl(tmp_path / "u.jsonl", rows)))
+    assert len(list(source.rows())) == 2
+    assert [(p.outcome, p.line, p.reason) for p in source.problems] == [
+        ("kept", 1, f"`{name}` is not read (rows with it: 2)") for name in unread
+    ]
+
+
+@pytest.mark.parametrize("feature", [datasets.Audio(), datasets.Image()])
+def test_columns_that_are_no_text_are_not_decoded(tmp_path, feature):
+    """Decoding them would need packages that nothing else here needs."""
+    stored = {"prompt": ["a", "b"], "extra": [{"bytes": b"RIFF", "path": None}] * 2}
+    table = datasets.Dataset.from_dict(stored).cast_column("extra", feature)
+    table.to_parquet(tmp_path / "train.parquet")
+    source = HubSource(str(tmp_path))
+    assert len(list(source.rows())) == 2
+    assert ["`extra` is not read" in problem.reason for problem in source.problems] == [True]
+
+
+def test_files_of_a_dataset_that_differ_in_a_type_name_the_remedy(tmp_path):
+    jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "n": 1}])
+    jsonl(tmp_path / "b.jsonl", [{"prompt": "b", "n": "one"}])
+    with pytest.raises(UserError, match=r"cannot be read: .*data=jsonl with one file") as refused:
+        HubSource(str(tmp_path)).check()
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_nulls_that_a_table_puts_into_tools_are_not_shown_to_the_target(tmp_path):
+    """Arrow gives each object the keys of all: `f` would get `b: null`."""
+    tools = [
+        {"name": "f", "parameters": {"a": {"type": "int"}}},
+        {"name": "g", "parameters": {"b": {"type": "text"}}},
+    ]
+    datasets.Dataset.from_list([{"prompt": "x", "tools": tools}]).to_parquet(tmp_path / "t.parquet")
+    [row] = HubSource(str(tmp_path)).rows()
+    assert list(row.content.tools) == tools

@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from distill.errors import UserError
 from distill.evaluate import measure
 from distill.evaluate.conclusion import Bar, Conclusion, conclude
 from distill.evaluate.measure import Grid, measure_candidates
-from distill.evaluate.records import PLAIN, Prompt, read_rows, write_rows
+from distill.evaluate.records import LOOKUP, PLAIN, Prompt, read_rows, write_rows
 from distill.speculative.decode import decode
+from distill.speculative.lookup import PromptLookup
 from distill.speculative.sampling import Sampling
 from tests.evaluate.conftest import tiny
+from tests.tiny import tiny_head
 
 V = 40
 
@@ -71,6 +74,21 @@ def test_copy_of_the_target_has_alpha_one(
     for line in found.table:
         assert line.alpha.value == pytest.approx(1.0, abs=1e-5)
         assert line.alpha_empirical == pytest.approx(1.0, abs=0.02)
+
+
+def test_kinds_of_draft_are_measured_side_by_side(tmp_path: Path) -> None:
+    target = tiny(0, num_hidden_layers=6)
+    candidates = {
+        "draft": tiny(1),
+        "head": tiny_head(torch.arange(0, V, 2), max_position_embeddings=2048),
+        "lookup": PromptLookup(),
+    }
+    grid = Grid([2], [Sampling(), Sampling(temperature=0)], [1, 4], 10, (), V, seed=3)
+    rows = measure_candidates(target, candidates, PROMPTS, grid, tmp_path, lambda *_: None)
+    for load in grid.loads():
+        found = [row for row in rows if load.of(row)]
+        assert {row.candidate for row in found} == {PLAIN, *candidates}
+        assert {row.committed for row in found} == {10}
 
 
 def test_every_prompt_is_counted_once_per_arm_and_repetition(tmp_path: Path) -> None:
@@ -183,7 +201,6 @@ def test_summary_is_flat_json_with_the_promised_keys(tmp_path: Path) -> None:
         ({"ks": [2, 0]}, "at least one k"),
         ({"prompts": []}, "no prompts are left"),
         ({"prompts": [PROMPTS[0], PROMPTS[0]]}, "'p0' comes twice"),
-        ({"candidates": {PLAIN: tiny(1)}}, "another name"),
         ({"max_new_tokens": 0}, "at least 1"),
     ],
 )
@@ -198,3 +215,17 @@ def test_settings_are_named_by_what_differs() -> None:
     penalised = Sampling(temperature=1e-6, top_p=0.9, repetition_penalty=1.2)
     assert penalised.name == "greedy repetition_penalty=1.2"
     assert Sampling(temperature=0.7, top_p=0.9).name == "T=0.7 top_p=0.9"
+
+
+def test_the_untrained_baseline_is_measured_once_at_the_largest_k(tmp_path: Path) -> None:
+    grid = Grid([1, 3], [Sampling()], [1], 10, (), V, seed=3, prompt_lookup=True)
+    rows = measure_candidates(tiny(0), {"d": tiny(1)}, PROMPTS, grid, tmp_path, lambda *_: None)
+    arms = {(row.candidate, row.num_draft_tokens) for row in rows}
+    assert arms == {(PLAIN, 0), ("d", 1), ("d", 3), (LOOKUP, 3)}
+
+
+@pytest.mark.parametrize("name", [PLAIN, LOOKUP])
+def test_a_candidate_cannot_take_a_baselines_name(tmp_path: Path, name: str) -> None:
+    grid = Grid([1], [Sampling()], [1], 10, (), V, seed=3)
+    with pytest.raises(UserError, match="is the name of a baseline"):
+        measure_candidates(tiny(0), {name: tiny(1)}, PROMPTS, grid, tmp_path, lambda *_: None)

@@ -26,6 +26,8 @@ from distill.evaluate.screening import (
 from distill.losses.fused import BLOCK_ROWS
 from distill.losses.head import Head
 from tests.evaluate.conftest import tiny
+from tests.naive_eagle3 import unrolled
+from tests.tiny import tiny_head
 
 
 def rows(*lengths: tuple[int, int]) -> list[Trajectory]:
@@ -114,6 +116,31 @@ def row_by_definition(
         p, q = (model(torch.tensor([row.tokens])).logits[0, :, :40] for model in (target, draft))
     wanted = [position - 1 for position in range(max(row.prompt_length, 1), len(row.tokens))]
     return by_definition(p[wanted], q[wanted], temperature)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_heads_first_draft_is_compared_with_the_whole_distribution(temperature: float) -> None:
+    target = tiny(0, num_hidden_layers=6)
+    kept = torch.arange(0, 40, 3)
+    head = tiny_head(kept, max_position_embeddings=2048)
+    data = rows((11, 4), (9, 0), (2, 0))  # the last has no entry: nothing to predict
+    found = teacher_forced(target, {"h": lambda: head}, data, 38, temperature=temperature)["h"]
+    kept = kept[kept < 38]
+    for row, one in zip(data, found.rows, strict=True):
+        with torch.no_grad():
+            read = target(torch.tensor([row.tokens]), output_hidden_states=True)
+            features = torch.cat([read.hidden_states[n][0] for n in (2, 3, 3)], -1)
+            embedded = target.get_input_embeddings()(torch.tensor(row.tokens[1:]))
+            places = range(max(row.prompt_length - 1, 1), len(row.tokens) - 1)
+            outputs = [unrolled(head, embedded, features, at - 1, 1)[0] for at in places]
+        assert one.tokens == len(outputs) == max(0, len(row.tokens) - 1 - max(row.first, 1))
+        alpha = 0.0
+        for at, output in zip(places, outputs, strict=True):
+            q = torch.zeros(38)
+            q[kept] = (head.lm_head(output)[: len(kept)] / temperature).softmax(-1)
+            p = (read.logits[0, at, :38] / temperature).softmax(-1)
+            alpha += torch.minimum(p, q).sum().item()
+        assert one.alpha == pytest.approx(alpha, abs=1e-4)
 
 
 class Widest(TorchDispatchMode):

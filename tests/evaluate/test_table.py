@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from distill.errors import UserError
+from distill.evaluate.conclusion import Bar, conclude
 from distill.evaluate.intervals import Interval
 from distill.evaluate.pooling import Part, over_independent_units
+from distill.evaluate.records import LOOKUP
 from distill.evaluate.table import champion, fastest, tabulate
 from distill.evaluate.verdict import DO_NOT_SHIP, NOT_ENOUGH, SHIP, judge
 
@@ -98,6 +100,19 @@ def test_fastest_is_the_highest_lower_bound_then_alpha(simulated) -> None:
     better = replace(sure, candidate="better", alpha=Interval(0.9, 0.8, 1.0))
     assert fastest([lucky, sure]).candidate == "sure"
     assert fastest([sure, better, lucky]).candidate == "better"
+
+
+def test_the_untrained_baseline_is_shown_and_never_chosen(measurement) -> None:
+    rows = [measurement(prompt, seconds=4.0) for prompt in "vwxyz"]
+    for name, seconds in (("draft", 2.0), (LOOKUP, 1.0)):
+        rows += [measurement(prompt, name, 2, passes=30, seconds=seconds) for prompt in "vwxyz"]
+    found = conclude(rows, Bar())
+    assert {row.candidate for row in found.table} == {"draft", LOOKUP}
+    assert found.champion.candidate == "draft"
+    assert "this draft does not beat it" in found.verdict.reason
+    slower = [replace(r, decode_seconds=3.0) if r.candidate == LOOKUP else r for r in rows]
+    assert "prompt lookup" not in conclude(slower, Bar()).verdict.reason
+    assert champion(tabulate(rows), rows, {"draft": 0.5, LOOKUP: 0.9}).candidate == "draft"
 
 
 def test_verdicts(simulated) -> None:

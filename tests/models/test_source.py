@@ -122,6 +122,24 @@ def test_torch_is_not_imported_by_what_checks_run_first():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("files", [[], ["MLmodel"], ["draft/model.safetensors"]])
+def test_a_download_that_is_no_model_is_not_kept(tiny, tmp_path, monkeypatch, files):
+    """It is refused, and asked for again the next time."""
+
+    def download(artifact_uri, dst_path):
+        for name in files:
+            path = type(tmp_path)(dst_path) / name
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+
+    monkeypatch.setattr("mlflow.artifacts.download_artifacts", download)
+    monkeypatch.setattr(source, "_pin", lambda uri: (uri, "7"))
+    for _ in range(2):
+        with pytest.raises(UserError, match="no files of a model"):
+            resolve_model(tiny.source("mlflow", "models:/d/1"), tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+
+
 def test_mlflow_alias_follows_its_version(tiny, target, tmp_path, monkeypatch):
     """An alias that moved is fetched anew; the same version is downloaded once."""
     fetched, version = [], {"now": "1"}

@@ -130,6 +130,33 @@ def test_signal_that_cannot_be_learnt_from(refused, arguments, remedy):
     assert remedy in refused("pipeline=train", *arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "numbers"),
+    [
+        (["data.max_length=257"], ["257", "256"]),
+        (["data.max_length=257", "pipeline=prepare"], ["257", "256"]),
+        (["data.max_length=257", "draft=ready", "draft.model.id={target}"], ["257", "256"]),
+        (["trainer.tokens_per_batch=48"], ["96", "trainer.tokens_per_batch=48"]),
+        (["trainer.tokens_per_step=95"], ["96", "trainer.tokens_per_step=95"]),
+        (["trainer.tokens_per_batch=48", "pipeline=train", "signal=hidden"], ["96", "48"]),
+    ],
+)
+def test_rows_that_a_model_or_a_batch_cannot_hold(refused, target, arguments, numbers):
+    said = refused(*(one.replace("{target}", str(target)) for one in arguments))
+    assert all(number in said for number in numbers)
+
+
+def test_answers_that_a_batch_cannot_hold_are_not_written(distill, capsys, prompts):
+    """What the prompts are is known when they are tokenised, before the target loads."""
+    data = ("data=jsonl", f"data.source.path={prompts}", "generate.max_new_tokens=120")
+    with pytest.raises(SystemExit) as stopped:
+        distill(*data, "pipeline=train")
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "generate.max_new_tokens=120" in said
+    assert "128" in said
+
+
 def test_base_model_cannot_write_prompts(refused, target, tmp_path):
     base = tmp_path / "base"
     shutil.copytree(target, base, ignore=shutil.ignore_patterns("chat_template*"))

@@ -83,7 +83,8 @@ def certificate(output: Path, models: dict[str, Path]) -> None:
     for name, settings in (("one", pair), ("two", pair | {"draft": "another"})):
         folder = output / "artifacts" / "certify" / name
         folder.mkdir(parents=True)
-        manifest = {"fingerprint": name, "settings": settings, "counts": {}}
+        manifest = {"stage": "certify", "fingerprint": name, "inputs": {}, "counts": {}}
+        manifest |= {"settings": settings}
         (folder / "manifest.json").write_text(json.dumps(manifest))
         words = "by hand" if name == "one" else "another"
         (folder / "certificate.txt").write_text(f"certified: {words}\n")

@@ -3,7 +3,7 @@ import shlex
 
 import yaml
 
-from distill.serving import vllm
+from distill.serving import eagle3, transformers, vllm
 from distill.serving.model_card import render
 
 NUMBERS = {
@@ -23,6 +23,8 @@ def card(**changed):
         "name": "draft",
         "target_id": "someone/target-1B",
         "dtype": "bfloat16",
+        "description": transformers.DESCRIPTION,
+        "serve": transformers.serve,
         "numbers": NUMBERS,
         "measurement": {"sampling": {"temperature": 1.0, "top_k": None}, "k": [1, 2]},
         "lineage": {"target weights sha256": "0123"},
@@ -77,3 +79,12 @@ def test_the_vllm_command_is_one_shell_line_with_valid_json():
         "num_speculative_tokens": 4,
     }
     assert vllm.command("someone/target-1B", "./draft", 2) in card()
+
+
+def test_a_heads_card_names_each_engines_own_option():
+    text = card(description=eagle3.DESCRIPTION, serve=eagle3.serve)
+    assert "EAGLE-3 head that reads the hidden states of `someone/target-1B`" in text
+    assert '"method":"eagle3"' in text
+    assert "--speculative-algorithm EAGLE3" in text
+    assert "--spec-type draft-eagle3" in text
+    assert "have not been run here" in text

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -25,6 +26,16 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from distill.models.eagle3 import Eagle3Head
+from distill.speculative.cache import RaggedCache
+from distill.speculative.decode import decode
+from distill.speculative.drafters import Drafter, ModelDrafter
+from distill.speculative.eagle3 import Eagle3Drafter
+from distill.speculative.lookup import PromptLookup
+from distill.speculative.sampling import Sampling
+from tests import naive_eagle3
+
+PROMPTS = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(20, 37))]
 VOCABULARY = 97
 CONTEXT = 128
 
@@ -149,7 +160,7 @@ def make_llama() -> Callable[..., PreTrainedModel]:
 @pytest.fixture
 def prompts() -> list[list[int]]:
     """Three prompts of different lengths (SD-BATCH)."""
-    return [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(20, 37))]
+    return [list(prompt) for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="session")
@@ -159,6 +170,11 @@ def target() -> PreTrainedModel:
 
 @pytest.fixture(scope="session")
 def draft() -> PreTrainedModel:
+    return noisy_copy()
+
+
+@functools.cache
+def noisy_copy() -> PreTrainedModel:
     """The target with some noise on it: it agrees sometimes."""
     model = llama()
     torch.manual_seed(1)
@@ -166,6 +182,66 @@ def draft() -> PreTrainedModel:
         for parameter in model.parameters():
             parameter.add_(0.015 * torch.randn_like(parameter))
     return model
+
+
+READS = (1, 2, 3)
+"""Of the tiny target of three layers; the last of them is read behind the final norm."""
+
+
+def eagle3_head(kept: Tensor, seed: int = 0, **changes) -> Eagle3Head:
+    """A random head over these ids [v], ascending."""
+    config = LlamaConfig(**{**SHAPE, "draft_vocab_size": len(kept), **changes})
+    head = build(Eagle3Head, config, seed)
+    head.d2t.copy_(kept - torch.arange(len(kept)))
+    head.t2d[kept] = True
+    return head
+
+
+@functools.cache
+def trained_head() -> Eagle3Head:
+    """A head over 80 of 97 ids that knows what the target says greedily to some of the prompts."""
+    target = built("llama")
+    greedy = decode(target, PROMPTS, sampling=Sampling(temperature=0), max_new_tokens=40).tokens
+    texts = [prompt + answer for prompt, answer in zip(PROMPTS, greedy, strict=True)]
+    torch.manual_seed(0)
+    kept = torch.randperm(VOCABULARY)[:80].sort().values
+    head = eagle3_head(kept)
+    for parameter in head.parameters():
+        parameter.data = parameter.data / 3 if parameter.dim() > 1 else parameter.data
+    optimiser = torch.optim.Adam(head.parameters(), 1e-2)
+    embedding = target.get_input_embeddings().weight.detach()
+    data = []
+    for tokens in texts:
+        states = naive_eagle3.features(target, tokens, READS)
+        with torch.no_grad():
+            wanted = target(torch.tensor([tokens])).logits[0, 1:].softmax(-1)[:, kept]
+        data.append((torch.tensor(tokens[1:]), states[:-1], wanted))
+    for step in range(90):
+        following, states, wanted = data[step % len(data)]
+        inputs, loss = head.fc(states), torch.zeros(())
+        for _ in range(3):  # true features, then own states that are one and two steps old
+            out = naive_eagle3.outputs(head, embedding, following, inputs)
+            loss = loss - (wanted * naive_eagle3.logits(head, out).log_softmax(-1)).sum(-1).mean()
+            inputs = torch.cat((inputs[:1], out[:-1]))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return head.eval()
+
+
+KINDS: dict[str, Callable[..., Drafter]] = {
+    "model": lambda cache_type=RaggedCache: ModelDrafter(noisy_copy(), cache_type),
+    "eagle3": lambda cache_type=RaggedCache: Eagle3Drafter(
+        trained_head(), built("llama").get_input_embeddings().weight, READS, cache_type
+    ),
+    "lookup": lambda cache_type=RaggedCache: PromptLookup(),
+}
+"""A drafter of each kind for `target`, over a cache of a given type."""
+
+
+@pytest.fixture(params=KINDS)
+def make_drafter(request) -> Callable[..., Drafter]:
+    return KINDS[request.param]
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ from distill.speculative.llama_forward import LlamaForward
 ROWS = [[4, 8, 15, 16, 23, 42, 9, 1, 2, 3], [7, 7, 5], [60, 61, 62, 63, 64, 65]]
 
 
+READS = (1, 3, 2)
+
+
 @torch.no_grad()
 def check(forward, model, *, width: int = 2, fixed: bool = False, tolerance: float = 1e-4):
     """Prefill all but `width` tokens of every row, feed those, compare with whole rows."""
@@ -21,14 +24,19 @@ def check(forward, model, *, width: int = 2, fixed: bool = False, tolerance: flo
     longest = max(map(len, ROWS))
     prefix = [row[:-width] + [0] * (longest - len(row)) for row in ROWS]
     cache.begin(longest - width)
-    forward(torch.tensor(prefix), cache, logits=False)
+    early = forward(torch.tensor(prefix), cache, False, READS)
     cache.advance([len(row) - width for row in ROWS])
     cache.begin(width)
-    got = forward(torch.tensor([row[-width:] for row in ROWS]), cache)
-    for row, logits in zip(ROWS, got, strict=True):
-        expected = model(input_ids=torch.tensor([row]), use_cache=False).logits[0, -width:]
-        error = (logits - expected).norm() / expected.norm()
-        assert error < tolerance, error
+    late = forward(torch.tensor([row[-width:] for row in ROWS]), cache, True, READS)
+    assert early.logits is None
+    assert forward(torch.tensor([row[-width:] for row in ROWS]), cache).states is None
+    for i, row in enumerate(ROWS):
+        whole = model(torch.tensor([row]), use_cache=False, output_hidden_states=True)
+        states = torch.cat([whole.hidden_states[number][0] for number in READS], -1)
+        read = torch.cat((early.states[i, : len(row) - width], late.states[i]))
+        for got, expected in ((late.logits[i], whole.logits[0, -width:]), (read, states)):
+            error = (got - expected).norm() / expected.norm()
+            assert error < tolerance, error
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -84,6 +92,14 @@ def test_alignment_keeps_values_and_ties(make_llama):
     assert up.weight.data_ptr() % 64 == 0
     torch.testing.assert_close(up.weight.detach(), values, rtol=0, atol=0)
     assert tied.weight.data_ptr() == down.weight.data_ptr()
+
+
+@torch.no_grad()
+def test_a_model_whose_states_were_once_asked_for_still_goes_the_short_way(make_llama):
+    """Transformers leaves hooks on it, which only watch."""
+    model = make_llama()
+    model(torch.tensor([[1, 2]]), output_hidden_states=True)
+    assert isinstance(forward_for(model), LlamaForward)
 
 
 def test_what_the_llama_forward_does_not_know_goes_the_general_way(make_llama):

@@ -3,13 +3,16 @@
 import pytest
 import torch
 
-from distill.evaluate.exactness.controls import Foreseeing
+from distill.evaluate.exactness.controls import Foreseeing, ShiftedFeatures, WrongIds
 from distill.speculative.cache import RaggedCache
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter, Proposal
+from distill.speculative.eagle3 import Eagle3Drafter
+from distill.speculative.lookup import PromptLookup
 from distill.speculative.round_length import Confident
 from distill.speculative.rule import sample, speculative_rule
 from distill.speculative.sampling import Sampling
+from tests.speculative.conftest import READS, eagle3_head, llama
 
 
 def chi_squared(counts: torch.Tensor, law: torch.Tensor) -> float:
@@ -19,25 +22,54 @@ def chi_squared(counts: torch.Tensor, law: torch.Tensor) -> float:
     return ((counts - expected)[cells].square() / expected[cells]).sum().item()
 
 
+def drafter(kind: str, fault: str | None, target):
+    """A drafter of this kind for a target of five ids, of which the head covers four."""
+    if kind == "lookup":
+        return PromptLookup()
+    if kind == "model":
+        return ModelDrafter(llama(7, vocab_size=5))
+    cls = {"shifted": ShiftedFeatures, "ids": WrongIds}.get(fault or "", Eagle3Drafter)
+    head = eagle3_head(torch.tensor([0, 1, 3, 4]), 7, vocab_size=5)
+    return cls(head, target.get_input_embeddings().weight, READS)
+
+
+def sharper(drafter):
+    """Says that it drew from q³, renormalised: q at a third of the temperature."""
+    propose = drafter.propose
+
+    def wrong(k, keep_going=None):
+        tokens, q, counts = propose(k, keep_going)
+        return Proposal(tokens, q**3 / (q**3).sum(-1, keepdim=True), counts)
+
+    drafter.propose = wrong
+    return drafter
+
+
+ALL, DRAWN = ("model", "eagle3", "lookup"), ("model", "eagle3")
+
+
 @pytest.mark.parametrize(
-    ("fault", "fails"),
+    ("kind", "fault", "fails"),
     [
-        (None, False),
-        ("residual", True),
-        ("temperature", True),
-        ("rollback", True),
-        ("foresight", True),
+        *((kind, None, False) for kind in ALL),
+        *((kind, "residual", True) for kind in ALL),
+        *((kind, "rollback", True) for kind in ALL),
+        *((kind, "temperature", True) for kind in DRAWN),
+        *((kind, "foresight", True) for kind in DRAWN),
+        ("eagle3", "shifted", False),
+        ("eagle3", "ids", True),
     ],
 )
 @pytest.mark.parametrize("length", [2, Confident(2, 0.2)])
-def test_the_joint_law_of_three_tokens(make_llama, fault, fails, length):
-    """χ² of tokens 2 and 3 over 8,000 rows against the target's own law; four faults must show.
+def test_the_joint_law_of_three_tokens(make_llama, kind, fault, fails, length):
+    """χ² of tokens 2 and 3 over 8,000 rows against the target's own law; faults must show.
 
     24 degrees of freedom: a sound engine exceeds 60 once in 16,000 seeds.
     """
-    N, prompt = 8_000, [1, 2]
-    target, draft = make_llama(vocab_size=5), make_llama(7, vocab_size=5)
+    N, prompt = 8_000, [1, 2, 1]
+    target = make_llama(vocab_size=5)
     sampling = Sampling(temperature=1.5)
+    guesses = drafter(kind, fault, target)
 
     def no_residual(drafts, q, p, uniforms, counts):
         ruling = speculative_rule(drafts, q, p, uniforms, counts)
@@ -45,23 +77,15 @@ def test_the_joint_law_of_three_tokens(make_llama, fault, fails, length):
         wrong = sample(p[rows, ruling.accepted], uniforms[:, -1])
         return ruling._replace(next_token=wrong)
 
-    class Hot(ModelDrafter):
-        def propose(self, k, keep_going=None):
-            tokens, q = super().propose(k, keep_going)
-            sharper = q**3
-            return Proposal(tokens, sharper / sharper.sum(-1, keepdim=True))
-
     class OffByOne(RaggedCache):
         def rollback(self, lengths):
             super().rollback([max(0, n - 1) for n in lengths])
 
-    if fault == "foresight":
-        length = Foreseeing(2, 0.2)
     out = decode(
         target,
         [prompt] * N,
-        drafter=Hot(draft) if fault == "temperature" else ModelDrafter(draft),
-        num_draft_tokens=length,
+        drafter=sharper(guesses) if fault == "temperature" else guesses,
+        num_draft_tokens=Foreseeing(2, 0.2) if fault == "foresight" else length,
         sampling=sampling,
         max_new_tokens=3,
         rule=no_residual if fault == "residual" else speculative_rule,
@@ -78,4 +102,5 @@ def test_the_joint_law_of_three_tokens(make_llama, fault, fails, length):
                 law[b] += one[a] * two.softmax(-1)[b] * three
     pairs = torch.tensor(out.tokens)[:, 1:]
     counts = torch.bincount(pairs[:, 0] * 5 + pairs[:, 1], minlength=25).double()
-    assert (chi_squared(counts, law.flatten()) > 60) == fails
+    found = chi_squared(counts, law.flatten())
+    assert (found > 60) == fails, found

@@ -10,12 +10,14 @@ from distill.data.datamodule import CorpusDataModule, Rows, unsupervised
 from distill.errors import UserError
 from distill.losses import Head, forward_kl
 from distill.losses.dense import HiddenSignal
+from distill.losses.reduced import summarise
 from distill.losses.sparse import TopK, sampled_divergence, top_k_divergence
 from distill.losses.tokens import predicting_positions
 from distill.teacher import cache
 from distill.teacher.cache import cache_signals
 from distill.teacher.cached import CachedTeacher
 from distill.teacher.codecs import Hidden, Samples, TopKTail
+from distill.teacher.features import ReadSignal
 from distill.teacher.live import LiveTeacher
 from distill.teacher.shards import plan_layout
 
@@ -213,3 +215,26 @@ def test_draws_are_taken_where_they_lie() -> None:
     columns["counts"] = torch.empty(4, dtype=torch.int, device="meta")
     taken = Samples(draws=3).take(columns, torch.empty(5, dtype=torch.long, device="meta"))
     assert {(c.device.type, c.shape) for c in taken.values()} == {("meta", (5, 3))}
+
+
+@pytest.mark.parametrize("packed_width", [None, 24])
+def test_what_a_head_reads_is_kept_for_all_positions(corpus, target, cached, packed_width) -> None:
+    live = LiveTeacher(target(), vocabulary_size=30, reads=(1, 2))
+    teacher, _ = cached(live, Hidden())
+    rows = Rows(load_corpus(corpus)["train"], "train")
+    batch = rows.batch([7, 0, 5, 2], packed_width)
+    positions = predicting_positions(batch["supervised"])
+    ours, theirs = teacher.signal(batch, positions), live.signal(batch, positions)
+    assert isinstance(ours, ReadSignal)
+    assert isinstance(theirs, ReadSignal)
+    real = batch["attention_mask"].bool()
+    assert real.sum() > len(positions)  # the prompts' positions too
+    # Kept in bfloat16, made in batches of other shapes.
+    torch.testing.assert_close(ours.features[real], theirs.features[real], atol=0.02, rtol=0.02)
+    kept = torch.tensor([0, 3, 4, 29])
+    for one, other in zip(
+        (ours.reduced(kept).log_total, ours.reduced(kept).largest),
+        summarise(theirs.hidden, theirs.head),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)

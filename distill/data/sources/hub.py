@@ -18,6 +18,9 @@ from distill.data.sources.rows import Problem, Row
 from distill.data.sources.splits import check_fractions
 from distill.errors import UserError
 
+NESTED = ("messages", "tools")
+"""Fields of which Arrow gives every object all keys of any, as null where the row has none."""
+
 
 @dataclass
 class HubSource:
@@ -72,24 +75,33 @@ class HubSource:
         return entries
 
     def _records(self, split: str) -> Iterator[tuple[int, Mapping[str, Any] | BadRecordError]]:
-        import datasets  # a second of import that only this source needs
-
         try:
-            stream = datasets.load_dataset(
-                self.name, self.subset, split=split, revision=self.revision, streaming=True
-            )
-            for line, record in enumerate(stream.take(self.max_rows), start=1):
+            for line, record in enumerate(self._stream(split), start=1):
                 if line == 1:
                     self._check_columns(record)
-                ours = {name: record[theirs] for name, theirs in self.columns.items()}
-                yield line, ours or record
+                ours = {name: record[theirs] for name, theirs in self.columns.items()} or record
+                given = {name: without_nulls(ours[name]) for name in NESTED if name in ours}
+                yield line, {**ours, **given}
         except UserError:
             raise
-        except (OSError, ValueError, ConnectionError) as error:
+        except Exception as error:  # whatever its readers and decoders raise: it is their input
             raise UserError(
-                f"The dataset {self.name!r} (split {split!r}) cannot be read: {error}. Check "
-                "data.source.name, subset, split and revision, or use data=jsonl with a file."
+                f"The dataset {self.name!r} (split {split!r}) cannot be read: "
+                f"{' '.join(str(error).split())}. Check data.source.name, subset, split and "
+                "revision; where files differ in a column's type, use data=jsonl with one file."
             ) from error
+
+    def _stream(self, split: str) -> Iterator[dict[str, Any]]:
+        """The split's rows, with what audio, images and video hold left as it is stored."""
+        import datasets
+
+        stream = datasets.load_dataset(
+            self.name, self.subset, split=split, revision=self.revision, streaming=True
+        )
+        for name, kind in (stream.features or {}).items():
+            if isinstance(kind, datasets.Audio | datasets.Image | datasets.Video):
+                stream = stream.cast_column(name, type(kind)(decode=False))
+        return iter(stream.take(self.max_rows))
 
     def _check_columns(self, record: Mapping[str, Any]) -> None:
         missing = sorted(set(self.columns.values()) - set(record))
@@ -129,3 +141,10 @@ class HubSource:
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
+
+
+def without_nulls(value: Any) -> Any:
+    """The value with no null in any object, at any depth."""
+    if isinstance(value, Mapping):
+        return {k: without_nulls(inner) for k, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value

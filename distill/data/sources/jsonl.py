@@ -30,9 +30,15 @@ OTHER_FORMATS = (
     (b"ARROW1", "is Arrow: use data=hub with data.source.name set to a folder of Parquet"),
 )
 """First bytes of what files are in place of JSON lines, and what to do."""
-UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|[^\0]\0|\0[^\0]")
+WIDE = (
+    ("UTF-32", re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff|[^\0]\0\0\0|\0\0\0[^\0]")),
+    ("UTF-16", re.compile(rb"\xff\xfe|\xfe\xff|[^\0]\0|\0[^\0]")),
+)
+"""Encodings of several bytes a character, by how a file in them begins."""
 ARRAY = re.compile(rb"\[\s*(\{.*)?", re.DOTALL)
 """The first line of a JSON array of objects."""
+OPENED = b"{"
+"""The first line of an object that is laid out over several."""
 LONGEST_MAGIC = 8
 
 
@@ -66,6 +72,11 @@ def read_records(
                     f"{path} is a JSON array, not one object a line: write its elements as lines, "
                     "as `jq -c '.[]' FILE` does"
                 )
+            if first and stripped == OPENED:
+                raise UserError(
+                    f"{path} has objects over several lines: write each as one line, as "
+                    "`jq -c . FILE` does"
+                )
             first = False
             yield line, parse_record(stripped)
 
@@ -74,10 +85,11 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
     for magic, what in OTHER_FORMATS:
         if head.startswith(magic):
             raise UserError(f"{path} {what}")
-    if UTF16.match(head):
-        raise UserError(
-            f"{path} is UTF-16 text, not UTF-8: convert it with `iconv -f UTF-16 -t UTF-8 FILE`"
-        )
+    for name, beginning in WIDE:
+        if beginning.match(head):
+            raise UserError(
+                f"{path} is {name} text, not UTF-8: convert it with `iconv -f {name} -t UTF-8 FILE`"
+            )
 
 
 def parse_record(raw: bytes) -> Mapping[str, Any] | BadRecordError:
@@ -86,8 +98,10 @@ def parse_record(raw: bytes) -> Mapping[str, Any] | BadRecordError:
         record = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         return BadRecordError(f"not UTF-8 at byte {error.start}")
-    except (json.JSONDecodeError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         return BadRecordError(f"not JSON: {error}")
+    except RecursionError:
+        return BadRecordError("nested too deeply")
     except ValueError:  # Python refuses to read it, since the time grows with the square
         return BadRecordError(f"a number of more than {sys.get_int_max_str_digits()} digits")
     return record if isinstance(record, dict) else BadRecordError("not a JSON object")
@@ -126,7 +140,8 @@ class JsonlSource:
         check_fractions(self.validation_fraction, self.evaluation_fraction)
         for path in self._paths:
             if not path.is_file():
-                raise UserError(f"{path} does not exist: give data.source.path a JSONL file.")
+                what = "is a folder" if path.is_dir() else "does not exist"
+                raise UserError(f"{path} {what}: give data.source.path a JSONL file.")
         table = Table(self.max_characters)
         digests = {path: hashlib.sha256() for path in self._paths}
         # The held-out file first: of two equal rows the training one is the duplicate.

@@ -7,7 +7,7 @@
     domain, id                     optional
 
 A message has a `role`, a `content` and what else the template can be given (`PARTS`, `LABELS`).
-Anything else in the record is ignored.
+Anything else is not read, and is reported once for each field of a file.
 """
 
 import json
@@ -31,6 +31,10 @@ from distill.errors import UserError
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 LABELS = ("name", "tool_call_id")
 """Keys of a message that say whose it is. A template may leave them out."""
+READ = frozenset({"role", "content", *PARTS, *LABELS})
+"""Keys of a message that are read."""
+NOTHING = (None, "", [], {})
+"""Values of a field that say nothing."""
 SHOWN = 3
 """So many bad records are shown of an input that has no good one."""
 
@@ -41,10 +45,15 @@ class BadRecordError(Exception):
 
 @dataclass
 class RecordReader:
-    """Reads one record. `repairs` collects what had to be mended in it."""
+    """Reads one record.
+
+    repairs: what had to be mended in it. unread: its fields, and those of its messages, that hold
+    something and are not read.
+    """
 
     max_characters: int
     repairs: list[str] = field(default_factory=list)
+    unread: set[str] = field(default_factory=set)
 
     def content(self, record: Mapping[str, Any]) -> Content:
         """The record's content.
@@ -52,35 +61,40 @@ class RecordReader:
         Raises:
             BadRecordError: it cannot be used as it is meant.
         """
-        tools = self._tools(record.get("tools"))
+        self.unread |= {name for name, value in record.items() if value not in NOTHING}
+        self.unread -= {"id", "domain", "format"}
+        tools = self._tools(self._take(record, "tools"))
         content = self._content(record, tools)
         if tools and (not isinstance(content, Chat) or content.follow_ups):
             raise BadRecordError("`tools` go with `messages` or a chat `prompt` only")
         return content
 
     def _content(self, record: Mapping[str, Any], tools: tuple[Any, ...]) -> Content:
-        answer = self._optional_text(record, "response")
-        text = self._optional_text(record, "text")
-        completion = record.get("format") == "completion"
-        if record.get("messages") is not None:
-            messages = self._messages(record["messages"], answer if text is None else text)
-            return Chat(messages, tools=tools)
-        if record.get("turns") is not None:
-            turns = self._turns(record["turns"])
+        if record.get("turns") is not None and record.get("messages") is None:
+            turns = self._turns(self._take(record, "turns"))
             return Chat((user(turns[0]),), turns[1:])
-        if "prompt" not in record:
+        bare = record.get("messages") is None and "prompt" not in record
+        text = self._optional_text(record, "text")
+        if bare:
             if text is None:
                 raise BadRecordError("no `prompt`, `messages` or `text`")
             return Document(text)
-        prompt = self._text(record["prompt"], "prompt")
-        answer = answer if text is None else text
-        if completion:
+        answer = self._optional_text(record, "response") if text is None else text
+        if record.get("messages") is not None:
+            return Chat(self._messages(self._take(record, "messages"), answer), tools=tools)
+        prompt = self._text(self._take(record, "prompt"), "prompt")
+        if record.get("format") == "completion":
             return Completion(prompt, answer)
         reply = (assistant(answer),) if answer is not None else ()
         return Chat((user(prompt), *reply), tools=tools)
 
+    def _take(self, record: Mapping[str, Any], name: str) -> Any:
+        """The field's value, which counts as read."""
+        self.unread.discard(name)
+        return record.get(name)
+
     def _optional_text(self, record: Mapping[str, Any], name: str) -> str | None:
-        value = record.get(name)
+        value = self._take(record, name)
         return None if value is None else self._text(value, name)
 
     def _text(self, value: object, name: str) -> str:
@@ -121,10 +135,12 @@ class RecordReader:
         return tuple(messages)
 
     def _message(self, value: object) -> Message:
-        if not isinstance(value, Mapping) or value.get("role") not in ROLES:
+        if not isinstance(value, Mapping) or value.get("role") not in tuple(ROLES):
             raise BadRecordError(
                 f"each message needs a `role` out of {sorted(ROLES)} and a `content`"
             )
+        more = {name for name, inner in value.items() if inner not in NOTHING} - READ
+        self.unread |= {f"messages.{name}" for name in more}
         message: Message = {"role": value["role"], "content": ""}
         for name in (*PARTS, *LABELS):
             if value.get(name):
@@ -219,7 +235,10 @@ class Entry:
 
 @dataclass
 class Table:
-    """Reads records of several files; ids and contents are unique over all of them."""
+    """Reads records of several files; ids and contents are unique over all of them.
+
+    problems: what was skipped, mended or not read.
+    """
 
     max_characters: int
     problems: list[Problem] = field(default_factory=list)
@@ -230,6 +249,7 @@ class Table:
     ) -> list[Entry]:
         """The records of a file that can be used; the others are in `problems`."""
         entries = []
+        unread: dict[str, tuple[int, int]] = {}  # a field's first line, and its rows
         for line, record in records:
             reader = RecordReader(self.max_characters)
             try:
@@ -237,8 +257,18 @@ class Table:
             except BadRecordError as bad:
                 self.problems.append(Problem(file, line, str(bad)))
                 continue
+            except RecursionError:
+                self.problems.append(Problem(file, line, "nested too deeply"))
+                continue
             if reader.repairs:
-                self.problems.append(Problem(file, line, "; ".join(reader.repairs), repaired=True))
+                self.problems.append(Problem(file, line, "; ".join(reader.repairs), "repaired"))
+            for name in reader.unread:
+                first, rows = unread.get(clean(name), (line, 0))
+                unread[clean(name)] = first, rows + 1
+        self.problems += [
+            Problem(file, first, f"`{name}` is not read (rows with it: {rows})", "kept")
+            for name, (first, rows) in sorted(unread.items())
+        ]
         return entries
 
     def _entry(
@@ -310,7 +340,7 @@ def refuse_without_rows(name: str, entries: list[Entry], problems: list[Problem]
     """Raise a UserError that shows the first problems, when nothing in `name` can be used."""
     if entries:
         return
-    skipped = [problem for problem in problems if not problem.repaired and problem.file == name]
+    skipped = [p for p in problems if p.outcome == "skipped" and p.file == name]
     if not skipped:
         raise UserError(f"{name} is empty: it needs rows with `prompt`, `messages` or `text`.")
     shown = "; ".join(f"line {problem.line}: {problem.reason}" for problem in skipped[:SHOWN])

@@ -60,17 +60,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Problem:
-    """A row of the input that was skipped, or mended and kept. `line` counts from 1."""
+    """What was wrong with a row of the input. `line` counts from 1.
+
+    outcome: `skipped`; `repaired`, and kept; or `kept` without what nothing here reads. Of the last
+    kind each file has one for each field, at its first line.
+    """
 
     file: str
     line: int
     reason: str
-    repaired: bool = False
+    outcome: str = "skipped"
 
     def __str__(self) -> str:
-        return (
-            f"{self.file}:{self.line}: {'repaired' if self.repaired else 'skipped'}: {self.reason}"
-        )
+        return f"{self.file}:{self.line}: {self.outcome}: {self.reason}"
 
 
 class Source(Protocol):

@@ -11,7 +11,8 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from transformers import PreTrainedModel
 
 from distill.speculative.decode import Output, decode
-from distill.speculative.drafters import Drafter, ModelDrafter
+from distill.speculative.drafter_for import drafter_for
+from distill.speculative.drafters import Drafter
 from distill.speculative.prediction import Cost, predicted_speedup
 from distill.speculative.stats import Stats
 from distill.teacher.live import eagerly
@@ -77,7 +78,8 @@ class Decoding(PeriodicMeasurement):
 
     def _compare(self, draft: PreTrainedModel) -> dict[str, float]:
         served: Any = copy.deepcopy(draft).requires_grad_(False)
-        drafter = ModelDrafter(served.to(device=self._target.device, dtype=self._target.dtype))
+        served = served.to(device=self._target.device, dtype=self._target.dtype)
+        drafter = drafter_for(served, self._target)
         with isolate_rng(), torch.autocast(self._target.device.type, enabled=False):
             self._decode(self._prompts[0], drafter, most=self._k + 2)  # allocates, captures graphs
             plain, drafted = [], []

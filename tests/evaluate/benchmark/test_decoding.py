@@ -13,6 +13,7 @@ from distill.speculative.decode import decode
 from distill.speculative.prediction import Cost
 from distill.speculative.sampling import Sampling
 from tests.evaluate.conftest import tiny
+from tests.tiny import tiny_head
 
 
 def model(seed: int) -> LlamaForCausalLM:
@@ -45,6 +46,15 @@ def test_every_arm_emits_the_same_number_whatever_ends_the_model_knows() -> None
     assert [line.assisted is None for line in lines] == [False, False, True, True]
     assert all(len(line.plain.tokens_per_second) == 2 for line in lines)
     assert "efficiency" in as_text(decoding_table(lines), 190)
+
+
+def test_a_head_has_no_arm_in_which_generate_is_assisted() -> None:
+    target = tiny(0, vocab_size=48, num_hidden_layers=6)
+    head = tiny_head(torch.arange(0, 48, 2), vocab_size=48, max_position_embeddings=2048)
+    with_head = Contest(target, head, [[3, 1, 4, 1]], 48, max_new_tokens=5, repetitions=1)
+    ((line,),) = benchmark(with_head, [1], [2])
+    assert line.assisted is None
+    assert 0 <= line.alpha < 1
 
 
 def test_generate_is_asked_for_what_the_engine_does() -> None:

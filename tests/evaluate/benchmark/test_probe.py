@@ -10,6 +10,7 @@ from distill.evaluate.report.tables import as_text, prospects_table
 from distill.speculative.prediction import Cost
 from distill.speculative.sampling import Sampling
 from tests.evaluate.conftest import tiny
+from tests.tiny import tiny_head
 
 SETTING = Setting(batch_size=2, context=9, vocabulary_size=32, sampling=Sampling())
 
@@ -44,6 +45,14 @@ def test_probe_times_each_load_and_draft(sampling: Sampling) -> None:
     text = as_text(prospects_table([one for load in found for one in load], [0.376]))
     assert "α 0.376" in text
     assert "ceiling" in text
+
+
+def test_probe_times_a_head_beside_a_draft() -> None:
+    target = tiny(0, num_hidden_layers=6)
+    drafts = {"draft": tiny(1), "head": tiny_head(torch.arange(0, 40, 2))}
+    (found,) = probe(target, drafts, [SETTING], [1, 3], repetitions=2)
+    assert [one.draft for one in found] == ["draft", "head"]
+    assert all(one.draft_seconds > 0 for one in found)
 
 
 def test_costs_by_hand_from_the_times_of_the_steps(monkeypatch) -> None:

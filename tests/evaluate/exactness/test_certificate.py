@@ -18,7 +18,7 @@ from distill.evaluate.exactness.certificate import (
     identical,
     near_ties_only,
     sampled,
-    tiny_trial,
+    unharmed,
 )
 from distill.evaluate.exactness.chi_square import chi_squared, exact_law
 from distill.evaluate.exactness.controls import (
@@ -28,10 +28,15 @@ from distill.evaluate.exactness.controls import (
 )
 from distill.evaluate.exactness.enumeration import emitted_law
 from distill.evaluate.exactness.greedy import Divergence, GreedyRun, divergences
-from distill.speculative.drafters import ModelDrafter
+from distill.evaluate.exactness.kinds import harmful, harmless, is_ever_unsure, tiny_trial
+from distill.speculative.drafters import LayerDrafter, ModelDrafter
+from distill.speculative.eagle3 import Eagle3Drafter
+from distill.speculative.lookup import PromptLookup
 from distill.speculative.rule import speculative_rule
 from distill.speculative.sampling import Sampling
 from tests.tiny import tiny_llama
+
+KINDS = [ModelDrafter, LayerDrafter, Eagle3Drafter, PromptLookup]
 
 
 def model(seed: int, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
@@ -93,26 +98,47 @@ def test_chi_squared_by_hand() -> None:
     assert chi_squared(Counter({(7,): 1}), {(0,): 1.0}).p_value == 0.0
 
 
-@pytest.mark.parametrize("name", ["plain sampling", "temperature", "top_p"])
-def test_samples_follow_the_law(name: str) -> None:
-    assert sampled(name, tiny_trial(), SETTINGS[name], 4096, 0).passed
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["plain sampling", "all together"])
+def test_samples_follow_the_law(kind: type, name: str) -> None:
+    assert sampled(name, tiny_trial(kind), SETTINGS[name], 4096, 0).passed
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", list(SETTINGS))
-def test_many_samples_follow_the_law(name: str) -> None:
-    assert sampled(name, tiny_trial(), SETTINGS[name], 40_000, 1).passed
+def test_many_samples_follow_the_law(kind: type, name: str) -> None:
+    assert sampled(name, tiny_trial(kind), SETTINGS[name], 40_000, 1).passed
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("change", [{"rule": without_residual}, {"cache_type": OffByOneCache}])
-def test_samples_show_a_fault(change: dict) -> None:
-    trial = replace(tiny_trial(), **change)
+def test_samples_show_a_fault(kind: type, change: dict) -> None:
+    trial = replace(tiny_trial(kind), **change)
     assert not sampled("faulty", trial, Sampling(), 8192, 0).passed
 
 
-def test_samples_show_a_forgotten_temperature() -> None:
-    trial = replace(tiny_trial(), rule=ignoring_temperature(0.6))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not PromptLookup])
+def test_samples_show_a_forgotten_temperature(kind: type) -> None:
+    trial = replace(tiny_trial(kind), rule=ignoring_temperature(0.6))
     assert not sampled("faulty", trial, SETTINGS["temperature"], 8192, 0).passed
+
+
+def test_each_kind_of_fault_of_a_head_is_known_as_what_it_is() -> None:
+    trial = tiny_trial(Eagle3Drafter)
+    run = GreedyRun(trial.target, trial.drafter, [[2, 5, 3], [4, 0]], 3, 20, (), 6)
+    (shifted,) = harmless(trial.drafter)
+    assert unharmed(shifted, run, trial, 8192, 0).passed
+    for wrong in harmful(trial.drafter).values():
+        assert not sampled("faulty", replace(trial, drafter=wrong), Sampling(), 8192, 0).passed
+    assert is_ever_unsure(trial.drafter)
+    assert not is_ever_unsure(PromptLookup())
+
+
+def test_a_kind_beneath_a_known_one_has_its_trial() -> None:
+    assert type(tiny_trial(type("Other", (LayerDrafter,), {})).drafter) is LayerDrafter
+    with pytest.raises(KeyError):
+        tiny_trial(int)
 
 
 def test_greedy_is_identical_and_a_wrong_rollback_is_not() -> None:
@@ -149,4 +175,13 @@ def test_certificate_reads_as_text_and_json() -> None:
 @pytest.mark.slow
 def test_certify_whole() -> None:
     certificate = certify(half_right(), [half_right(torch.bfloat16)], samples=20_000)
+    assert certificate.passed, certificate.text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Eagle3Drafter, PromptLookup])
+def test_certify_other_kinds(kind: type) -> None:
+    trial = tiny_trial(kind)
+    run = GreedyRun(trial.target, trial.drafter, [[2, 5, 3, 2, 5], [4, 0, 4]], 3, 24, (), 6)
+    certificate = certify(run, samples=20_000)
     assert certificate.passed, certificate.text()
