@@ -65,8 +65,9 @@ def connect(tracking: TrackingConfig, output_root: Path) -> "MlflowClient":
     uri = tracking_uri(tracking, output_root)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    # It says each attempt in a line of its own; the outbox says once that nobody answers.
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    # They say each attempt, or a traceback; the outbox says once that nobody answers.
+    for noisy in ("urllib3.connectionpool", "mlflow.store.db.utils"):
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
     _log_in(tracking)
     _check_server(uri)
 
