@@ -93,6 +93,11 @@ def is_away(problem: Exception) -> bool:
 
 
 def reason(problem: Exception) -> str:
-    """The beginning of the problem's first line, without credentials."""
-    line = without_credentials(str(problem).strip().partition("\n")[0] or type(problem).__name__)
+    """The beginning of the problem's first line, without credentials.
+
+    SQLAlchemy says in a line before the database's own words where it met them: that is left out.
+    """
+    lines = str(problem).strip().splitlines()
+    said = next((line for line in lines if not line.startswith("(raised as")), "")
+    line = without_credentials(said or type(problem).__name__)
     return line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON]}…"
