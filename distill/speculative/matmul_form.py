@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -121,7 +122,7 @@ def _candidates(rows: int, wide: Tensor | None) -> list[str]:
     names = ["linear", "transposed"]
     if rows == 1:
         names.append("vector")
-    elif rows % 4:
+    if rows % 4:
         names.append("padded")
     return names + ([] if wide is None else list(WIDE_FORMS))
 
@@ -158,7 +159,7 @@ def multiply_wide(form: str, wide: Tensor, x: Tensor) -> Tensor:
 
 
 @functools.cache
-def _machine(threads: int) -> dict[str, str | int]:
+def _machine(threads: int) -> dict[str, Any]:
     """What the fastest form depends on beside the weight."""
     return {
         "cpu": str(hardware()["cpu"]),
@@ -166,10 +167,11 @@ def _machine(threads: int) -> dict[str, str | int]:
         "onednn": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
         "torch": torch.__version__,
         "threads": threads,
+        "candidates": [_candidates(rows, None) for rows in MEASURED_ROWS],
     }
 
 
-def _file(machine: dict[str, str | int]) -> Path:
+def _file(machine: dict[str, Any]) -> Path:
     name = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:12]
     root = Path(os.environ.get("DISTILL_CACHE", "~/.cache/distill")).expanduser()
     return root / "products" / f"{name}.json"
@@ -187,7 +189,7 @@ def _read(file: Path) -> dict[str, Chosen]:
     }
 
 
-def _write(file: Path, machine: dict[str, str | int], known: dict[str, Chosen]) -> None:
+def _write(file: Path, machine: dict[str, Any], known: dict[str, Chosen]) -> None:
     """Remember for later processes; where the folder cannot be written they measure again."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
