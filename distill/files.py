@@ -3,10 +3,11 @@
 Every file and folder that another process or a later run reads is written through here.
 """
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,21 @@ def read_parquet(path: Path) -> "pyarrow.Table":
             f"{path} is damaged ({str(error).partition(chr(10))[0]}): delete it, or put the whole "
             "file back"
         ) from error
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal; the file is not held in memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def files_sha256(root: Path, paths: Iterable[Path]) -> str:
+    """SHA-256 over names below `root` and bytes of files, in the order given."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(bytes.fromhex(file_sha256(path)))
+    return digest.hexdigest()
 
 
 def discard(folder: Path) -> None:

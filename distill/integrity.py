@@ -7,12 +7,13 @@ is another one, as after a copy or a write. What a failing disk changes under an
 found.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypedDict
+
+from distill.files import file_sha256
 
 HASHING_THREADS = 8
 """hashlib lets go of the interpreter's lock, so several files are hashed at once."""
@@ -33,7 +34,7 @@ def record(folder: Path, without: Sequence[str] = ()) -> dict[str, Written]:
     """
     names = list(_names(folder, without))
     with ThreadPoolExecutor(_threads()) as pool:
-        hashes = list(pool.map(lambda name: _sha256(folder / name), names))
+        hashes = list(pool.map(lambda name: file_sha256(folder / name), names))
     found: dict[str, Written] = {}
     for name, sha256 in zip(names, hashes, strict=True):
         status = (folder / name).stat()
@@ -62,7 +63,7 @@ def damage(folder: Path, written: Mapping[str, Written], *, hashes: bool = True)
             touched.append(name)
     if hashes:
         with ThreadPoolExecutor(_threads()) as pool:
-            sums = list(pool.map(lambda name: _sha256(folder / name), touched))
+            sums = list(pool.map(lambda name: file_sha256(folder / name), touched))
         for name, sha256 in zip(touched, sums, strict=True):
             if sha256 != written[name]["sha256"]:
                 found[name] = "holds other bytes than were written"
@@ -82,11 +83,6 @@ def _names(folder: Path, without: Sequence[str]) -> Iterator[str]:
         name = path.relative_to(folder)
         if path.is_file() and path.suffix != ".lock" and name.parts[0] not in without:
             yield name.as_posix()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _threads() -> int:

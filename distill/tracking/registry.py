@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distill.errors import UserError
+from distill.files import file_sha256
 from distill.tracking.config import TrackingConfig
 from distill.tracking.outbox import answering
 from distill.tracking.runs import Run
@@ -79,9 +80,7 @@ def content_sha256(folder: Path) -> str:
     """Hash of all files below the folder: names and bytes, in the order of their names."""
     digest = hashlib.sha256()
     for name in sorted(_sizes(folder)):
-        with (folder / name).open("rb") as file:
-            file_digest = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{name}\0{file_digest}\n".encode())
+        digest.update(f"{name}\0{file_sha256(folder / name)}\n".encode())
     return digest.hexdigest()
 
 

@@ -4,7 +4,6 @@ Nothing is downloaded, and every Python has it. The split is by top-level module
 measured on modules of which it has not seen a line.
 """
 
-import hashlib
 import platform
 import sysconfig
 from collections import Counter
@@ -17,6 +16,7 @@ from typing import Any
 from distill.data.sources.rows import Document, Problem, Row
 from distill.data.sources.splits import assign_splits, check_fractions
 from distill.errors import UserError
+from distill.files import files_sha256
 
 # Not the library: third-party packages, tests, applications that ship with Python.
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"} | {
@@ -114,11 +114,7 @@ class CodeSource:
 
     @cached_property
     def _sha256(self) -> str:
-        digest = hashlib.sha256()
-        for path in self._files:
-            digest.update(path.as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256((self._root / path).read_bytes()).digest())
-        return digest.hexdigest()
+        return files_sha256(self._root, (self._root / path for path in self._files))
 
     def fingerprint(self) -> dict[str, Any]:
         """The files by names and bytes, and the settings that decide the rows."""

@@ -1,6 +1,5 @@
 """`hub`: a dataset by its name on the Hugging Face hub, or a local folder of parquet or JSON."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from distill.data.sources.records import (
 from distill.data.sources.rows import Problem, Row
 from distill.data.sources.splits import check_fractions
 from distill.errors import UserError
+from distill.files import files_sha256
 
 NESTED = ("messages", "tools")
 """Fields of which Arrow gives every object all keys of any, as null where the row has none."""
@@ -136,11 +136,7 @@ class HubSource:
             from huggingface_hub import HfApi
 
             return HfApi().dataset_info(self.name, revision=self.revision).sha or "unknown"
-        digest = hashlib.sha256()
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-        return digest.hexdigest()
+        return files_sha256(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
 
 
 def without_nulls(value: Any) -> Any:
