@@ -90,7 +90,7 @@ def test_slurm_launcher_asks_for_nodes_gpus_time_and_requeue():
     assert launcher.nodes == cfg.trainer.num_nodes
 
 
-@pytest.mark.parametrize(("native", "rows"), [(True, 2000), (False, 800)])
+@pytest.mark.parametrize(("native", "rows"), [(True, 2000), (False, 512)])
 def test_the_quickstart_is_sized_for_the_machine(monkeypatch, native, rows):
     monkeypatch.setattr("distill.models.target.has_native_bfloat16", lambda: native)
     cfg = check(["+experiment=quickstart"])
