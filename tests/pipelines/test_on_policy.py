@@ -28,8 +28,8 @@ def test_a_draft_from_a_folder_is_trained_on_what_it_answered(distill, tmp_path,
     """Its weights are moved by the engine, in inference mode, and then learn."""
     draft = write_model(tmp_path / "draft", layers=1, hidden=32)
     distill(
-        "pipeline=train", "draft=pretrained", f"draft.model.id={draft}", "draft.model.source=folder",
-        "draft.hidden_size=null", "draft.num_hidden_layers=null",
+        "pipeline=train", "draft=pretrained", "draft.model.source=folder",
+        f"draft.model.id={draft}", "draft.hidden_size=null", "draft.num_hidden_layers=null",
         "data.on_policy=0.5", f"data.on_policy_by={by}", "budget.tokens=200",
     )  # fmt: skip
     assert list((tmp_path / "outputs").glob("artifacts/train/*/candidates/tokens-*/*.safetensors"))

@@ -139,7 +139,8 @@ class HubSource:
         digest = hashlib.sha256()
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
 
