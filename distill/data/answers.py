@@ -1,5 +1,6 @@
 """The target answers the prompts that have no text, by plain decoding, in resumable shards."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,17 +182,19 @@ def read_shards(
         UserError: a shard has other rows, so that it would answer the wrong prompts.
     """
     places = {split: np.zeros((len(corpus[split]), 2), dtype=np.int64) for split in ANSWERED_SPLITS}
-    tokens, end = [np.zeros(0, dtype=np.int32)], 0
+    tokens = array("i")  # it grows in place
     for questions, path in zip(shards, paths, strict=True):
         table = read_parquet(path)
         rows = zip(table["split"].to_pylist(), table["id"].to_pylist(), strict=True)
         if list(rows) != [(question.split, question.id) for question in questions]:
             raise UserError(f"{path} answers other rows than this corpus has: delete its folder.")
-        for question, answer in zip(questions, table["answer"], strict=True):
-            tokens.append(answer.values.to_numpy())
-            places[question.split][question.row] = end, end + len(tokens[-1])
-            end += len(tokens[-1])
-    return Answers(np.concatenate(tokens), places, sum(map(len, shards)))
+        answers = table["answer"].combine_chunks()
+        lengths = answers.value_lengths().to_numpy()
+        ends = len(tokens) + np.cumsum(lengths)
+        tokens.frombytes(answers.flatten().to_numpy().tobytes())
+        for question, length, end in zip(questions, lengths, ends, strict=True):
+            places[question.split][question.row] = end - length, end
+    return Answers(np.frombuffer(tokens, dtype=np.int32), places, sum(map(len, shards)))
 
 
 def merged(corpus: datasets.DatasetDict, split: str, answers: Answers) -> Iterator[Example]:

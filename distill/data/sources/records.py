@@ -287,8 +287,10 @@ class Table:
             raise record
         content = reader.content(record)
         key = content_hash(content)
-        identity = f"{key:016x}" if record.get("id") is None else clean(record["id"])
-        self._refuse_seen("id", stable_hash("id", identity), line)
+        identity = f"{key:016x}"
+        if record.get("id") is not None:
+            identity = clean(record["id"])
+            self._refuse_seen("id", stable_hash("id", identity), line)
         self._refuse_seen("content", key, line)
         # Many rows share one domain, and may share its text.
         domain = sys.intern(clean(record.get("domain") or "default"))
