@@ -13,6 +13,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,8 +96,8 @@ def rises(place: Path, rows: int, new_tokens: int) -> dict[str, tuple[int, float
     write_tokenizer(place / "tokenizer")
     found = {}
     for name, stage in (("prepare", prepare), ("bare", generate), ("generate", generate)):
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            found[name] = pool.apply(measured, (stage, place, rows, new_tokens))
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            found[name] = pool.submit(measured, stage, place, rows, new_tokens).result()
     del found["bare"]
     return found
 

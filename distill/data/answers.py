@@ -201,7 +201,8 @@ def merged(corpus: datasets.DatasetDict, split: str, answers: Answers) -> Iterat
     """The rows of a split, each with its answer behind its prompt."""
     places = answers.places.get(split, np.zeros((len(corpus[split]), 2), dtype=np.int64))
     row = 0
-    for batch in corpus[split].with_format("numpy").iter(BATCH_ROWS):
+    parts: Any = corpus[split].with_format("numpy").iter(BATCH_ROWS)
+    for batch in parts:
         for name, domain, ids, prompt_length in zip(*batch.values(), strict=True):
             start, end = places[row]
             tokens = np.concatenate((ids, answers.tokens[start:end]))
