@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup quickstart test test-slow lint
+.PHONY: setup quickstart test test-slow lint licences audit
 
 # The stamp is newer than what it depends on once the environment is whole.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -27,3 +27,13 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+licences: $(VENV)/.installed
+	$(BIN)/python .ci/licences.py
+
+# pip-audit has an environment of its own: it is no part of what is tested.
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	if $(VENV)-audit/bin/python -m pip install --quiet pip-audit; \
+	then $(VENV)-audit/bin/python .ci/audit.py; \
+	else echo 'audit: NOT CHECKED, pip-audit cannot be installed here'; fi

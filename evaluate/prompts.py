@@ -207,7 +207,7 @@ class PromptFile:
         for one in sorted(self.rows, key=lambda one: (stable_hash(one.id), one.id)):
             content = one.content
             text = isinstance(content, Document)
-            whole = replace(one, content=Completion(content.text)) if text else one
+            whole = replace(one, kept=Completion(content.text) if text else content)
             for example in encoder.examples(whole):
                 length = data.prompt_tokens if text else example.prompt_length
                 yield Conversation(
@@ -312,7 +312,7 @@ def all_turns(
 
 
 def _going_on(one: Row, target: TargetConfig) -> tuple[list[Message], tuple[str, ...]]:
-    if not isinstance(one.content, Chat) or not one.content.follow_ups:
+    content = one.content
+    if not isinstance(content, Chat) or not content.follow_ups:
         return [], ()
-    messages = chat.with_system(one.content.messages, target.system_prompt)
-    return messages, one.content.follow_ups
+    return chat.with_system(content.messages, target.system_prompt), content.follow_ups

@@ -1,20 +1,23 @@
 """The target answers the prompts that have no text, by plain decoding, in resumable shards."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedModel
 
 from distill.data.config import GenerateConfig
-from distill.data.corpus import DATASET, FEATURES, save_corpus, unanswered
+from distill.data.corpus import BATCH_ROWS, DATASET, SPLITS, row_lengths, save_corpus, unanswered
+from distill.data.encode import Example
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
-from distill.files import whole_file
+from distill.files import read_parquet, whole_file
 from distill.locks import locked
 from distill.progress import Progress
 from distill.shards import numbered, share
@@ -40,14 +43,14 @@ class Decoded(Protocol):
 Decode = Callable[..., Decoded]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt to answer: row `row` of `split`."""
+    """A prompt of `length` tokens to answer: row `row` of `split`."""
 
     split: str
     row: int
     id: str
-    prompt: list[int]
+    length: int
 
     @property
     def stream(self) -> int:
@@ -88,7 +91,7 @@ def answer_prompts(
     def answer(questions: list[Question]) -> list[list[int]]:
         return decode(
             model,
-            [question.prompt for question in questions],
+            [list(corpus[question.split][question.row]["input_ids"]) for question in questions],
             sampling=Sampling(temperature=generate.temperature, top_p=generate.top_p),
             max_new_tokens=generate.max_new_tokens,
             eos_token_ids=tuple(eos_token_ids),
@@ -109,14 +112,14 @@ def answer_prompts(
 
         share(paths, make)
         tokens_per_second = progress.tokens_per_second
-    found = read_shards(shards, paths)
+    found = read_shards(corpus, shards, paths)
     # Two processes may end at the same moment.
     with locked(folder / "merge.lock", "joining the answers"):
         if not (folder / DATASET).is_dir():
-            save_corpus(merged(corpus, found), folder)
+            save_corpus({split: merged(corpus, split, found) for split in SPLITS}, folder)
     return {
-        "answered_rows": len(found),
-        "answer_tokens": sum(map(len, found.values())),
+        "answered_rows": found.rows,
+        "answer_tokens": len(found.tokens),
         "shards": len(shards),
         "tokens_per_second": tokens_per_second,
     }
@@ -127,12 +130,14 @@ def plan_shards(corpus: datasets.DatasetDict, shard_rows: int) -> list[list[Ques
 
     Long ones first: a batch that does not fit into memory fails at once, not after hours.
     """
-    questions = [
-        Question(split, row, corpus[split][row]["id"], corpus[split][row]["input_ids"])
-        for split in ANSWERED_SPLITS
-        for row in unanswered(corpus[split]).tolist()
-    ]
-    questions.sort(key=lambda question: (-len(question.prompt), question.id))
+    questions: list[Question] = []
+    for split in ANSWERED_SPLITS:
+        rows = unanswered(corpus[split])
+        ids = corpus[split].select_columns("id").with_format("arrow")[:]["id"].take(pa.array(rows))  # type: ignore[index]
+        lengths = row_lengths(corpus[split])[rows].tolist()
+        for row, name, length in zip(rows.tolist(), ids.to_pylist(), lengths, strict=True):
+            questions.append(Question(split, row, name, length))
+    questions.sort(key=lambda question: (-question.length, question.id))
     return list(batches(questions, shard_rows))
 
 
@@ -155,32 +160,51 @@ def write_shard(questions: list[Question], answers: list[list[int]], path: Path)
         pq.write_table(table, partial)
 
 
+@dataclass(frozen=True)
+class Answers:
+    """All answers. tokens: one after the other [tokens].
+
+    places: split → where each of its rows' answers lies, (start, end) into tokens [rows, 2]; both
+    are 0 for a row that was not asked.
+    """
+
+    tokens: np.ndarray
+    places: dict[str, np.ndarray]
+    rows: int
+
+
 def read_shards(
-    shards: list[list[Question]], paths: list[Path]
-) -> dict[tuple[str, int], list[int]]:
-    """Return (split, row) → answer.
+    corpus: datasets.DatasetDict, shards: list[list[Question]], paths: list[Path]
+) -> Answers:
+    """The answers of all shards.
 
     Raises:
         UserError: a shard has other rows, so that it would answer the wrong prompts.
     """
-    found = {}
+    places = {split: np.zeros((len(corpus[split]), 2), dtype=np.int64) for split in ANSWERED_SPLITS}
+    tokens = array("i")  # it grows in place
     for questions, path in zip(shards, paths, strict=True):
-        rows = pq.read_table(path).to_pylist()
-        if [(r["split"], r["id"]) for r in rows] != [(q.split, q.id) for q in questions]:
+        table = read_parquet(path)
+        rows = zip(table["split"].to_pylist(), table["id"].to_pylist(), strict=True)
+        if list(rows) != [(question.split, question.id) for question in questions]:
             raise UserError(f"{path} answers other rows than this corpus has: delete its folder.")
-        found |= {(q.split, q.row): r["answer"] for q, r in zip(questions, rows, strict=True)}
-    return found
+        answers = table["answer"].combine_chunks()
+        lengths = answers.value_lengths().to_numpy()
+        ends = len(tokens) + np.cumsum(lengths)
+        tokens.frombytes(answers.flatten().to_numpy().tobytes())
+        for question, length, end in zip(questions, lengths, ends, strict=True):
+            places[question.split][question.row] = end - length, end
+    return Answers(np.frombuffer(tokens, dtype=np.int32), places, sum(map(len, shards)))
 
 
-def merged(
-    corpus: datasets.DatasetDict, answers: dict[tuple[str, int], list[int]]
-) -> dict[str, datasets.Dataset]:
-    """The corpus with each answer behind its prompt."""
-    splits: dict[str, datasets.Dataset] = {str(name): part for name, part in corpus.items()}
-    for split in ANSWERED_SPLITS:
-        columns: dict[str, list[Any]] = {name: list(corpus[split][name]) for name in FEATURES}
-        for (name, row), answer in answers.items():
-            if name == split:
-                columns["input_ids"][row] = [*columns["input_ids"][row], *answer]
-        splits[split] = datasets.Dataset.from_dict(columns, features=FEATURES)
-    return splits
+def merged(corpus: datasets.DatasetDict, split: str, answers: Answers) -> Iterator[Example]:
+    """The rows of a split, each with its answer behind its prompt."""
+    places = answers.places.get(split, np.zeros((len(corpus[split]), 2), dtype=np.int64))
+    row = 0
+    parts: Any = corpus[split].with_format("numpy").iter(BATCH_ROWS)
+    for batch in parts:
+        for name, domain, ids, prompt_length in zip(*batch.values(), strict=True):
+            start, end = places[row]
+            tokens = np.concatenate((ids, answers.tokens[start:end]))
+            yield Example(str(name), str(domain), tokens, int(prompt_length))
+            row += 1

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as compute
 from transformers import PreTrainedTokenizerBase
 
@@ -33,6 +34,8 @@ FEATURES = datasets.Features(
     }
 )
 DATASET, TURNS = "dataset", "turns.json"
+BATCH_ROWS = 1000
+"""So many rows are in memory at once."""
 SHOWN = 5
 """So many reasons for dropped rows are shown; `problems.json` holds all."""
 
@@ -63,17 +66,21 @@ def build_corpus(
     for row in source.rows():
         rows[row.split].append(row)
     limits = (data.train_rows, data.validation_rows, data.evaluation_rows)
-    splits: dict[str, list[Example]] = {}
-    for split, limit in zip(SPLITS, limits, strict=True):
+
+    def encoded(split: str, limit: int | None) -> Iterator[Example]:
+        found = 0
         with Progress(f"tokenizing {split}", limit) as progress:
-            splits[split] = list(progress.each(islice(examples(rows[split], encoder, seed), limit)))
-        if not splits[split] and limit != 0:
+            for example in progress.each(islice(examples(rows[split], encoder, seed), limit)):
+                found += 1
+                yield example
+        if not found and limit != 0:
             raise UserError(empty_split(split, len(rows[split]), encoder.dropped))
-    corpus = {split: to_dataset(found) for split, found in splits.items()}
+
+    save_corpus({s: encoded(s, limit) for s, limit in zip(SPLITS, limits, strict=True)}, folder)
+    corpus = load_corpus(folder)
     report(source.problems, encoder.dropped)
     write_problems(source.problems, encoder.dropped, folder)
-    write_turns(rows["evaluation"], splits["evaluation"], target, folder)
-    save_corpus(corpus, folder)
+    write_turns(rows["evaluation"], set(corpus["evaluation"]["id"]), target, folder)
     return counts(corpus, source.problems, encoder.dropped)
 
 
@@ -147,19 +154,29 @@ def empty_split(split: str, rows: int, dropped: Counter[str]) -> str:
     )
 
 
-def to_dataset(found: list[Example]) -> datasets.Dataset:
-    """Put examples into a dataset with the columns of a corpus."""
-    columns = {name: [getattr(example, name) for example in found] for name in FEATURES}
-    return datasets.Dataset.from_dict(columns, features=FEATURES)
-
-
-def save_corpus(splits: dict[str, datasets.Dataset], folder: Path) -> None:
-    """Write `folder/dataset`, whole or not at all."""
+def save_corpus(splits: Mapping[str, Iterable[Example]], folder: Path) -> None:
+    """Write `folder/dataset`, whole or not at all; the examples are taken one by one."""
     datasets.disable_progress_bars()
-    # One file a split: `datasets` would write none for an empty split, and then not load it.
-    one_file: dict[str, int] = dict.fromkeys(splits, 1)
     with whole_folder(folder / DATASET) as partial:
-        datasets.DatasetDict(**splits).save_to_disk(partial, num_shards=one_file)  # type: ignore[arg-type]
+        stored = {split: partial / f"{split}.stream" for split in splits}
+        for split, path in stored.items():
+            _stream(splits[split], path)
+        mapped = {split: datasets.Dataset.from_file(str(path)) for split, path in stored.items()}
+        # One file a split: `datasets` would write none for an empty split, and then not load it.
+        one_file: dict[str, int] = dict.fromkeys(splits, 1)
+        datasets.DatasetDict(**mapped).save_to_disk(partial, num_shards=one_file)  # type: ignore[arg-type]
+        for path in stored.values():
+            path.unlink()
+
+
+def _stream(found: Iterable[Example], path: Path) -> None:
+    """Write examples to a file in Arrow's stream format, which `datasets` maps."""
+    schema, waiting = FEATURES.arrow_schema, iter(found)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        while batch := list(islice(waiting, BATCH_ROWS)):
+            columns = [[getattr(example, name) for example in batch] for name in FEATURES]
+            arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
 
 
 def load_corpus(folder: Path) -> datasets.DatasetDict:
@@ -210,17 +227,19 @@ def write_problems(problems: list[Problem], dropped: Counter[str], folder: Path)
 
 
 def write_turns(
-    rows: Sequence[Row], kept: Sequence[Example], target: TargetConfig, folder: Path
+    rows: Sequence[Row], kept: Collection[str], target: TargetConfig, folder: Path
 ) -> None:
-    """`turns.json`, only where an evaluation row goes on: id → messages and follow_ups."""
-    ids = {example.id for example in kept}
+    """`turns.json`, only where an evaluation row goes on: id → messages and follow_ups.
+
+    kept: ids of the rows that the corpus holds.
+    """
     turns = {
         row.id: {
-            "messages": with_system(row.content.messages, target.system_prompt),
-            "follow_ups": row.content.follow_ups,
+            "messages": with_system(content.messages, target.system_prompt),
+            "follow_ups": content.follow_ups,
         }
         for row in rows
-        if row.id in ids and isinstance(row.content, Chat) and row.content.follow_ups
+        if row.id in kept and isinstance(content := row.content, Chat) and content.follow_ups
     }
     if turns:
         write_json(folder / TURNS, turns)
@@ -247,7 +266,8 @@ def token_counts(split: datasets.Dataset, vocabulary_size: int) -> np.ndarray:
 
 def supervised_counts(split: datasets.Dataset) -> np.ndarray:
     """Supervised tokens of each row [rows]: those at positions >= max(prompt_length, 1)."""
-    begins = np.maximum(np.asarray(split["prompt_length"], dtype=np.int64), 1)
+    table = split.with_format("arrow")[:]
+    begins = np.maximum(table["prompt_length"].to_numpy().astype(np.int64), 1)  # type: ignore[attr-defined]
     return np.maximum(row_lengths(split) - begins, 0)
 
 
@@ -257,13 +277,13 @@ def unanswered(split: datasets.Dataset) -> np.ndarray:
 
 
 def counts(
-    corpus: dict[str, datasets.Dataset], problems: list[Problem], dropped: Counter[str]
+    corpus: datasets.DatasetDict, problems: list[Problem], dropped: Counter[str]
 ) -> dict[str, Any]:
     """Rows per split, tokens of training, rows to answer, and how many rows were not used."""
     train = corpus["train"]
     learnt = (train, corpus["validation"])
     return {
-        **{f"{split}_rows": len(found) for split, found in corpus.items()},
+        **{f"{split}_rows": len(corpus[split]) for split in SPLITS},
         "train_tokens": int(row_lengths(train).sum()),
         "train_supervised_tokens": int(supervised_counts(train).sum()),
         "unanswered": sum(len(unanswered(split)) for split in learnt),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from distill.data.answers import answer_prompts, plan_shards
-from distill.data.corpus import SPLITS, load_corpus, save_corpus, to_dataset
+from distill.data.corpus import SPLITS, load_corpus, save_corpus
 from distill.data.encode import Example
 from distill.errors import UserError
 from distill.schema import GenerateConfig
@@ -28,7 +28,7 @@ def corpus(tmp_path):
     parts = ([*prompts("t", 17), done], list(prompts("v", 4)), list(prompts("e", 2)))
     folder = tmp_path / "corpus"
     folder.mkdir()
-    save_corpus({n: to_dataset(p) for n, p in zip(SPLITS, parts, strict=True)}, folder)
+    save_corpus(dict(zip(SPLITS, parts, strict=True)), folder)
     return load_corpus(folder)
 
 
@@ -127,7 +127,7 @@ def echo(model, prompts, *, row_ids, **_):
 
 def test_batches_hold_prompts_of_about_one_length(corpus):
     shards = plan_shards(corpus, 5)
-    lengths = [len(question.prompt) for shard in shards for question in shard]
+    lengths = [question.length for shard in shards for question in shard]
     assert lengths == sorted(lengths, reverse=True)
     assert sorted(len(shard) for shard in shards) == [1, 5, 5, 5, 5]
 

@@ -131,9 +131,9 @@ def test_nothing_is_left_in_the_home_folder(library, tmp_path):
     script = f"""
 from pathlib import Path
 import datasets
-from distill.data.corpus import load_corpus, save_corpus, to_dataset, SPLITS
+from distill.data.corpus import load_corpus, save_corpus, SPLITS
 folder = Path({str(tmp_path)!r})
-save_corpus({{split: to_dataset([]) for split in SPLITS}}, folder)
+save_corpus({{split: [] for split in SPLITS}}, folder)
 load_corpus(folder)
 """
     environment = {**os.environ, "HOME": str(home), "OMP_NUM_THREADS": "1"}

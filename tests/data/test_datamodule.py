@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from distill.data.batching import epoch_windows, join, pack, rank_windows
-from distill.data.corpus import SPLITS, save_corpus, to_dataset
+from distill.data.corpus import SPLITS, save_corpus
 from distill.data.datamodule import CorpusDataModule, collate
 from distill.data.encode import Example
 from distill.errors import UserError
@@ -26,7 +26,7 @@ def examples(lengths, prompt_length=1):
 def module(tmp_path):
     def make(train=LENGTHS, validation=LENGTHS[:40], prompt_length=1, batch=128, step=300):
         parts = (examples(train, prompt_length), examples(validation, 0), [])
-        save_corpus({n: to_dataset(p) for n, p in zip(SPLITS, parts, strict=True)}, tmp_path)
+        save_corpus(dict(zip(SPLITS, parts, strict=True)), tmp_path)
         return CorpusDataModule(tmp_path, tokens_per_batch=batch, tokens_per_step=step, seed=5)
 
     return make

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from distill.data.corpus import SPLITS, save_corpus, to_dataset
+from distill.data.corpus import SPLITS, save_corpus
 from distill.data.encode import Example
 from tests.tiny import tiny_llama
 
@@ -36,5 +36,5 @@ def corpus(tmp_path: Path) -> Path:
             splits[split].append(Example(f"{split}{row}", "d", ids, row % 4 if length > 2 else 2))
     folder = tmp_path / "corpus"
     folder.mkdir()
-    save_corpus({name: to_dataset(found) for name, found in splits.items()}, folder)
+    save_corpus(splits, folder)
     return folder

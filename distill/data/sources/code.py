@@ -15,6 +15,7 @@ from typing import Any
 
 from distill.data.sources.rows import Document, Problem, Row
 from distill.data.sources.splits import assign_splits, check_fractions
+from distill.data.sources.spool import Spool
 from distill.errors import UserError
 from distill.files import files_sha256
 
@@ -93,7 +94,7 @@ class CodeSource:
     def rows(self) -> Iterator[Row]:
         """One document a file, in the order of their paths."""
         self.problems.clear()
-        splits = self._splits()
+        splits, spool = self._splits(), Spool()
         for path in self._files:
             try:
                 text = (self._root / path).read_text(encoding="utf-8").strip("\n")
@@ -103,7 +104,8 @@ class CodeSource:
             if text:
                 module = module_of(path)
                 split = splits.get(module, "train")
-                yield Row(path.as_posix(), "code", module, split, Document(text + "\n"))
+                kept = spool.put(Document(text + "\n"))
+                yield Row(path.as_posix(), "code", module, split, kept)
 
     def _splits(self) -> dict[str, str]:
         sizes: Counter[str] = Counter()

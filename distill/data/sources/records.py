@@ -11,6 +11,7 @@ Anything else is not read, and is reported once for each field of a file.
 """
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from distill.data.sources.rows import (
     Row,
 )
 from distill.data.sources.splits import assign_splits, stable_hash
+from distill.data.sources.spool import Spool, Spooled
 from distill.errors import UserError
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -35,6 +37,8 @@ READ = frozenset({"role", "content", *PARTS, *LABELS})
 """Keys of a message that are read."""
 NOTHING = (None, "", [], {})
 """Values of a field that say nothing."""
+MOST_FILES = 16
+"""Of one table."""
 SHOWN = 3
 """So many bad records are shown of an input that has no good one."""
 
@@ -221,14 +225,14 @@ def assistant(content: str) -> Message:
     return {"role": "assistant", "content": content}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A record that could be read, before it has a split."""
 
     id: str
     domain: str
     group: str
-    content: Content
+    content: Spooled
     file: str
     line: int
 
@@ -237,23 +241,28 @@ class Entry:
 class Table:
     """Reads records of several files; ids and contents are unique over all of them.
 
-    problems: what was skipped, mended or not read.
+    problems: what was skipped, mended or not read. Contents go to disk, and what is unique is known
+    by 64 bits of its hash, so a table of many rows takes little memory.
     """
 
     max_characters: int
     problems: list[Problem] = field(default_factory=list)
-    _seen: dict[tuple[str, str], str] = field(default_factory=dict)
+    _spool: Spool = field(default_factory=Spool)
+    _files: list[str] = field(default_factory=list)
+    _seen: dict[int, int] = field(default_factory=dict)
+    """Hash of an id or a content -> its line * MOST_FILES + the number of its file."""
 
     def read(
         self, file: str, records: Iterable[tuple[int, Mapping[str, Any] | BadRecordError]]
     ) -> list[Entry]:
         """The records of a file that can be used; the others are in `problems`."""
+        self._files.append(file)
         entries = []
         unread: dict[str, tuple[int, int]] = {}  # a field's first line, and its rows
         for line, record in records:
             reader = RecordReader(self.max_characters)
             try:
-                entries.append(self._entry(record, reader, file, line))
+                entries.append(self._entry(record, reader, line))
             except BadRecordError as bad:
                 self.problems.append(Problem(file, line, str(bad)))
                 continue
@@ -272,20 +281,30 @@ class Table:
         return entries
 
     def _entry(
-        self, record: Mapping[str, Any] | BadRecordError, reader: RecordReader, file: str, line: int
+        self, record: Mapping[str, Any] | BadRecordError, reader: RecordReader, line: int
     ) -> Entry:
         if isinstance(record, BadRecordError):
             raise record
         content = reader.content(record)
-        key = f"{content_hash(content):016x}"
-        identity = key if record.get("id") is None else clean(record["id"])
-        for name, value in (("id", identity), ("content", key)):
-            first = self._seen.setdefault((name, value), f"{file}:{line}")
-            if first != f"{file}:{line}":
-                raise BadRecordError(f"same {name} as {first}")
-        domain = clean(record.get("domain") or "default")
+        key = content_hash(content)
+        identity = f"{key:016x}"
+        if record.get("id") is not None:
+            identity = clean(record["id"])
+            self._refuse_seen("id", stable_hash("id", identity), line)
+        self._refuse_seen("content", key, line)
+        # Many rows share one domain, and may share its text.
+        domain = sys.intern(clean(record.get("domain") or "default"))
         group = f"{stable_hash(opening(content)):016x}"
-        return Entry(identity, domain, group, content, file, line)
+        kept = self._spool.put(content)
+        return Entry(identity, domain, group, kept, self._files[-1], line)
+
+    def _refuse_seen(self, what: str, value: int, line: int) -> None:
+        """Raise BadRecordError for an id or a content of an earlier row."""
+        here = line * MOST_FILES + len(self._files) - 1
+        first = self._seen.setdefault(value, here)
+        if first != here:
+            earlier, file = divmod(first, MOST_FILES)
+            raise BadRecordError(f"same {what} as {self._files[file]}:{earlier}")
 
 
 def content_hash(content: Content) -> int:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from distill.data.sources.spool import Spooled
+
 Message = dict[str, Any]
 """`role` (system, user, assistant or tool), `content`, and any of `PARTS`."""
 PARTS = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
@@ -42,20 +44,26 @@ class Chat:
 Content = Document | Completion | Chat
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """group: rows of one group (a module, one prompt) never stand in two splits.
 
-    split: `train`, `validation` or `evaluation`. part, weight: of a mixture.
+    split: `train`, `validation` or `evaluation`. kept: the content, or where it lies. part, weight:
+    of a mixture.
     """
 
     id: str
     domain: str
     group: str
     split: str
-    content: Content
+    kept: Content | Spooled
     part: str = ""
     weight: float = 1.0
+
+    @property
+    def content(self) -> Content:
+        """What the row says; a spooled one is read anew with each call."""
+        return self.kept.read() if isinstance(self.kept, Spooled) else self.kept
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,19 @@ def assign_splits(groups: Iterable[str], validation: float, evaluation: float) -
     A few groups can leave a held-out split empty by chance; then it gets the training group that
     is nearest to it.
     """
-    place = {group: stable_hash("split", group) / 2**64 for group in groups}
-    ranked = sorted(place, key=lambda group: (place[group], group))
-    splits = dict.fromkeys(ranked, "train")
-    for group in ranked:
-        if place[group] < evaluation:
-            splits[group] = "evaluation"
-        elif place[group] < evaluation + validation:
-            splits[group] = "validation"
+
+    def place(group: str) -> float:
+        return stable_hash("split", group) / 2**64
+
+    splits: dict[str, str] = {}
+    for group in groups:
+        if group not in splits:
+            at = place(group)
+            held_out = "evaluation" if at < evaluation else "validation"
+            splits[group] = held_out if at < evaluation + validation else "train"
     for split, wanted in (("evaluation", evaluation), ("validation", validation)):
-        train = [group for group in ranked if splits[group] == "train"]
-        if wanted > 0 and split not in splits.values() and len(train) > 1:
-            splits[train[0]] = split
+        if wanted > 0 and split not in splits.values():
+            train = [group for group, given in splits.items() if given == "train"]
+            if len(train) > 1:
+                splits[min(train, key=lambda group: (place(group), group))] = split
     return splits

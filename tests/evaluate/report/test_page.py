@@ -1,11 +1,12 @@
 """The report as a page: whole in one file, readable without the rest, true to its numbers."""
 
+import json
 import re
 import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
-from html import escape
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -125,28 +126,77 @@ BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), No
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no headless Chromium or Chrome on this machine")
-@pytest.mark.parametrize("width", [1200, 390])
-def test_a_browser_draws_it_without_an_error(facts, tmp_path: Path, width: int) -> None:
-    html = render_report(facts(batch_sizes=(1, 4)))
-    picture = tmp_path / "page.png"
-    page = write(tmp_path / "page.html", html)
-    said = browse(page, width, tmp_path, f"--screenshot={picture}")
-    assert "CONSOLE" not in said.stderr
-    assert picture.stat().st_size > 20_000
-    # In a frame of that width, since a window has a smallest one: nothing may stick out.
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1600])
+def test_a_browser_draws_it_whole(facts, tmp_path: Path, width: int, dark: bool) -> None:
+    """In a frame of that width, since a window has a smallest one."""
+    html = render_report(facts(batch_sizes=(1, 4), name="a-draft-of-a-long-name-" * 4))
     framed = write(tmp_path / "frame.html", FRAME.format(width=width, page=escape(html)))
-    measured = browse(framed, width, tmp_path, "--dump-dom")
-    assert "seen" in measured.stderr  # console errors do arrive here
-    assert int(re.search(r"<title>(\d+)</title>", measured.stdout).group(1)) <= width
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    said = browse(framed, width, tmp_path, scheme, "--dump-dom")
+    errors = re.findall(r"CONSOLE.*", said.stderr)
+    assert len(errors) == 1, errors
+    assert "seen" in errors[0]  # console errors do arrive here
+    seen = json.loads(unescape(re.search(r"<title>(.*?)</title>", said.stdout).group(1)))
+    assert seen["fetched"] == []
+    assert seen["wide"] <= width
+    assert seen["dark"] is dark
+    assert len(seen["drawings"]) == html.count("<figure>")
+    for one in seen["drawings"]:
+        assert len(one["says"]) > 20
+        assert one["width"] > 0.95 * min(one["room"], 34 * 16), one
+        assert one["height"] > 100, one
+        assert one["texts"] > 3, one
+    assert [text for text in seen["texts"] if text["contrast"] < READABLE] == []
+    assert min(text["pixels"] for text in seen["texts"]) >= 9
 
 
+READABLE = 4.5
+"""Contrast of text and paper (WCAG 2.2, success criterion 1.4.3, level AA)."""
 FRAME = """<!doctype html><title></title>
-<iframe width="{width}" height="3000" style="border:0" srcdoc="{page}"></iframe>
+<iframe width="{width}" height="3000" style="border:0;color-scheme:light dark" srcdoc="{page}">
+</iframe>
 <script>
+const channels = colour => (colour.match(/[0-9.]+/g) || []).map(Number);
+const light = rgb => rgb.slice(0, 3).map(c => c / 255)
+  .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 onload = () => {{
   console.error("seen");
-  const page = document.querySelector("iframe").contentDocument.documentElement;
-  document.title = page.scrollWidth;
+  const view = document.querySelector("iframe").contentWindow, page = view.document;
+  page.querySelectorAll("details").forEach(one => one.open = true);
+  const style = one => view.getComputedStyle(one);
+  const paper = one => {{
+    for (; one; one = one.parentElement) {{
+      const found = channels(style(one).backgroundColor);
+      if (found.length === 3 || found[3] > 0) return found;
+    }}
+  }};
+  const drawings = [...page.querySelectorAll("figure > svg")].map(one => ({{
+    says: one.getAttribute("aria-label") || "",
+    width: one.getBoundingClientRect().width,
+    height: one.getBoundingClientRect().height,
+    room: one.parentElement.parentElement.firstElementChild.getBoundingClientRect().width,
+    texts: one.querySelectorAll("text").length,
+  }}));
+  const walker = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT), texts = [];
+  while (walker.nextNode()) {{
+    const one = walker.currentNode.parentElement, says = walker.currentNode.data.trim();
+    if (!says || one.localName === "style" || !one.getClientRects().length) continue;
+    const scale = one.ownerSVGElement ? Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b) : 1;
+    const ink = channels(one.ownerSVGElement ? style(one).fill : style(one).color);
+    texts.push({{
+      says, contrast: contrast(light(ink), light(paper(one))),
+      pixels: parseFloat(style(one).fontSize) * scale,
+    }});
+  }}
+  document.title = JSON.stringify({{
+    fetched: view.performance.getEntriesByType("resource").map(one => one.name),
+    wide: page.documentElement.scrollWidth,
+    dark: view.matchMedia("(prefers-color-scheme: dark)").matches,
+    drawings, texts,
+  }});
 }};
 </script>"""
 
