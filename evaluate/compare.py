@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from distill.errors import UserError
-from distill.evaluate.independence import source_of
 from distill.evaluate.intervals import LOGIT, Array, Interval, ratio
 from distill.evaluate.pooling import (
     decode_seconds,
@@ -55,7 +54,7 @@ class Arms:
     def _by_conversation(
         self, above: Callable[[Measurement], float], below: Callable[[Measurement], float]
     ) -> Sums:
-        return Sums.of(self.drafted, lambda row: source_of(row.prompt_id), above, below)
+        return Sums.of(self.drafted, lambda row: row.source, above, below)
 
     def timed(self) -> tuple[list[Measurement], list[Measurement]]:
         """Plain and drafted rows with the independent units that they belong to."""

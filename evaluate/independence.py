@@ -5,30 +5,26 @@ of the same file are no fresh evidence of each other. Resampled as if they were,
 interval too narrow.
 """
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
-_WINDOW_OR_TURN = re.compile(r"[@:#]\d+$")
+from distill.data.sources.rows import CUT
 
 
-def source_of(id: str) -> str:
-    """The file or conversation that a row is cut from, by the row's id.
+def source_of(id: str, group: str = "") -> str:
+    """What a row was cut from: its group, or else its file or conversation by the row's id.
 
-    `data/encode.py` appends `@start` or `:start` to the id of a document for each window of it, and
-    `#end` to that of a conversation for each earlier answer. An id of the user's own may end alike
-    ("math:12"): where the corpus knows the rows' group (`Row.group`), that is to be used instead.
+    group: of `Row.group`; empty where the corpus is older than groups, or measurements are. Then
+    the id tells, unless an id of the user's own ends like that of a window, as "math:12" does.
     """
-    return _WINDOW_OR_TURN.sub("", id)
+    return group or CUT.sub("", id)
 
 
-def independent_units(
-    units: Mapping[str, Collection[str]], source: Callable[[str], str] = source_of
-) -> dict[str, str]:
+def independent_units(units: Mapping[str, Collection[str]]) -> dict[str, str]:
     """The name of the independent unit that each timed unit belongs to.
 
-    units: the ids of the conversations that shared a clock, by unit. Timed units with a source in
-    common, directly or through others, are one independent unit; the first of their names by
-    alphabet names it.
+    units: the sources (`source_of`) of the conversations that shared a clock, by unit. Timed units
+    with a source in common, directly or through others, are one independent unit; the first of
+    their names by alphabet names it.
     """
     leader: dict[str, str] = {}
 
@@ -40,7 +36,7 @@ def independent_units(
     holder: dict[str, str] = {}
     for unit in sorted(units):
         leader[unit] = unit
-        for one in sorted({source(id) for id in units[unit]}):
-            first, second = sorted((find(holder.setdefault(one, unit)), find(unit)))
+        for source in sorted(set(units[unit])):
+            first, second = sorted((find(holder.setdefault(source, unit)), find(unit)))
             leader[second] = first
     return {unit: find(unit) for unit in units}

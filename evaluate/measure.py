@@ -253,6 +253,7 @@ def _rows(
             accepted_at=[at.accepted for at in record.per_position],
             alpha_at=[at.alpha_sum for at in record.per_position],
             confidence_threshold=load.confidence_threshold,
+            group=prompt.group,
         )
         for prompt, record in zip(batch, out.stats.per_prompt, strict=True)
     ]

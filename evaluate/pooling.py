@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from distill.evaluate.independence import independent_units, source_of
+from distill.evaluate.independence import independent_units
 from distill.evaluate.intervals import LOG, LOGIT, Interval, Scale
 from distill.evaluate.records import PLAIN_ARM, Arm, Measurement
 from distill.evaluate.statistics import Sums, pooled_ratio, times_as_fast
@@ -29,7 +29,7 @@ def over_independent_units(rows: Iterable[Measurement]) -> list[Measurement]:
     ordered = sorted(rows, key=lambda row: row.key)  # sums of floats depend on their order
     held: dict[str, set[str]] = {}
     for row in ordered:
-        held.setdefault(row.unit, set()).add(row.prompt_id)
+        held.setdefault(row.unit, set()).add(row.source)
     names = independent_units(held)
     return [replace(row, unit=names[row.unit]) for row in ordered]
 
@@ -60,7 +60,7 @@ def over_prompts(
     """Σ numerator / Σ denominator, with its interval over what the prompts were cut from."""
     sums = Sums.of(
         rows,
-        lambda row: source_of(row.prompt_id),
+        lambda row: row.source,
         lambda row: getattr(row, numerator),
         lambda row: getattr(row, denominator),
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from distill.data import chat
 from distill.data.chat import UnusableChatError
-from distill.data.corpus import load_corpus, load_turns
+from distill.data.corpus import load_corpus, load_groups, load_turns
 from distill.data.encode import Encoder
 from distill.data.sources.jsonl import read_records
 from distill.data.sources.records import Table, refuse_without_rows, row
@@ -45,7 +45,7 @@ Render = Callable[[Sequence[Message]], list[int]]
 class Conversation:
     """tokens: the first prompt, made of `messages`. follow_ups: user turns still to come.
 
-    Messages are needed only where there are any.
+    Messages are needed only where there are any. group: of the row, where it is known.
     """
 
     id: str
@@ -53,6 +53,7 @@ class Conversation:
     tokens: list[int]
     messages: Sequence[Message] = ()
     follow_ups: Sequence[str] = ()
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _sources_first(conversations: Sequence[Conversation]) -> list[Conversation]:
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, Conversation]] = []
     for conversation in conversations:
-        source = source_of(conversation.id)
+        source = source_of(conversation.id, conversation.group)
         ranked.append((seen[source], conversation))
         seen[source] += 1
     return [conversation for _, conversation in sorted(ranked, key=lambda one: one[0])]
@@ -164,12 +165,14 @@ class _Open:
         ]
         old = self.prompt
         return _Open(
-            self.conversation, messages, Prompt(old.id, old.domain, render(messages), old.turn + 1)
+            self.conversation, messages, replace(old, tokens=render(messages), turn=old.turn + 1)
         )
 
 
 def _first(conversation: Conversation) -> Prompt:
-    return Prompt(conversation.id, conversation.domain, conversation.tokens)
+    return Prompt(
+        conversation.id, conversation.domain, conversation.tokens, group=conversation.group
+    )
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,7 @@ class PromptFile:
                     example.domain,
                     example.input_ids[:length].tolist(),
                     *_going_on(one, target),
+                    group=one.group,
                 )
         for reason, number in encoder.dropped.items():
             log.warning("evaluate.prompts: %d left out: %s", number, reason)
@@ -222,10 +226,13 @@ class PromptFile:
 
 def held_out_conversations(corpus: Path) -> Iterator[Conversation]:
     """The evaluation rows of a corpus as conversations, in its order."""
-    turns = load_turns(corpus)
+    turns, groups = load_turns(corpus), load_groups(corpus)
     for found in load_corpus(corpus)["evaluation"].to_list():
         prompt = list(found["input_ids"][: found["prompt_length"]])
-        yield Conversation(found["id"], found["domain"], prompt, **turns.get(found["id"], {}))
+        id = found["id"]
+        yield Conversation(
+            id, found["domain"], prompt, group=groups.get(id, ""), **turns.get(id, {})
+        )
 
 
 def choose_conversations(

@@ -9,6 +9,7 @@ import pyarrow
 from pyarrow import parquet
 
 from distill.errors import UserError
+from distill.evaluate.independence import source_of
 from distill.files import read_parquet, whole_file
 
 MEASUREMENTS = "measurements.parquet"
@@ -18,12 +19,16 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as token ids. id names its conversation; turn is its place in it, from 0."""
+    """A prompt as token ids. id names its conversation; turn is its place in it, from 0.
+
+    group: what it was cut from, where that is known (see `independence.source_of`).
+    """
 
     id: str
     domain: str
     tokens: list[int]
     turn: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Measurement:
     shared one clock, so times are resampled by it. draft_steps and verify_steps count the batch's
     passes, shared out like the times. bucket: of the prompt's length. committed: tokens emitted.
     confidence_threshold: where above 0, rounds of fewer than num_draft_tokens ended below it.
+    group: of the prompt.
     """
 
     prompt_id: str
@@ -79,6 +85,12 @@ class Measurement:
     accepted_at: list[int]
     alpha_at: list[float]
     confidence_threshold: float = 0.0
+    group: str = ""
+
+    @property
+    def source(self) -> str:
+        """What the prompt was cut from; prompts of one source are no fresh evidence."""
+        return source_of(self.prompt_id, self.group)
 
     @property
     def arm(self) -> Arm:

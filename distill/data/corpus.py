@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from distill.data.chat import with_system
 from distill.data.config import DataConfig
 from distill.data.encode import Encoder, Example
-from distill.data.sources.rows import Chat, Problem, Row, Source
+from distill.data.sources.rows import CUT, Chat, Problem, Row, Source
 from distill.data.sources.splits import stable_hash
 from distill.errors import UserError
 from distill.files import read_json, whole_folder, write_json
@@ -33,7 +33,7 @@ FEATURES = datasets.Features(
         "prompt_length": datasets.Value("int32"),
     }
 )
-DATASET, TURNS = "dataset", "turns.json"
+DATASET, TURNS, GROUPS = "dataset", "turns.json", "groups.json"
 BATCH_ROWS = 1000
 """So many rows are in memory at once."""
 SHOWN = 5
@@ -80,7 +80,9 @@ def build_corpus(
     corpus = load_corpus(folder)
     report(source.problems, encoder.dropped)
     write_problems(source.problems, encoder.dropped, folder)
-    write_turns(rows["evaluation"], set(corpus["evaluation"]["id"]), target, folder)
+    held_out = set(corpus["evaluation"]["id"])
+    write_turns(rows["evaluation"], held_out, target, folder)
+    write_groups(rows["evaluation"], held_out, folder)
     return counts(corpus, source.problems, encoder.dropped)
 
 
@@ -248,6 +250,19 @@ def write_turns(
 def load_turns(folder: Path) -> dict[str, dict[str, Any]]:
     """The user turns that follow an evaluation row's prompt, by row id; empty where none does."""
     path = folder / TURNS
+    return read_json(path) if path.exists() else {}
+
+
+def write_groups(rows: Sequence[Row], kept: Collection[str], folder: Path) -> None:
+    """`groups.json`: what each example of the evaluation split was cut from, by its id."""
+    groups = {row.id: row.group for row in rows}
+    found = {id: groups.get(id) or groups[CUT.sub("", id)] for id in sorted(kept)}
+    write_json(folder / GROUPS, found)
+
+
+def load_groups(folder: Path) -> dict[str, str]:
+    """What the evaluation examples were cut from, by id; empty for a corpus older than groups."""
+    path = folder / GROUPS
     return read_json(path) if path.exists() else {}
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from distill.data.corpus import build_corpus, load_corpus
+from distill.data.corpus import build_corpus, load_corpus, load_groups
 from distill.data.sources import CodeSource, JsonlSource
 from distill.errors import UserError
 from distill.schema import DataConfig, TargetConfig
@@ -48,6 +48,52 @@ def test_raw_text_becomes_windows_in_training_and_prompts_at_definitions(
     assert all(len(row["input_ids"]) <= 64 and row["input_ids"][0] == 1 for row in corpus["train"])
     assert counts["train_tokens"] - 100 == counts["train_supervised_tokens"]
     assert counts["unanswered"] == 0
+
+
+def test_evaluation_examples_know_the_module_that_they_were_cut_from(
+    make_tokenizer, library, tmp_path
+):
+    build_corpus(library, make_tokenizer(), data(train_rows=8), TARGET, tmp_path)
+    modules = {row.id: row.group for row in library.rows()}
+    groups = load_groups(tmp_path)
+    ids = load_corpus(tmp_path)["evaluation"]["id"]
+    assert set(groups) == set(ids)
+    assert all(groups[id] == modules[id.rpartition(":")[0]] for id in ids)
+
+
+def test_groups_of_the_users_own_stay_together_and_are_told_apart(make_tokenizer, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        {"prompt": f"Question {n} of many?", "text": "Yes.", "id": f"math:{n}", "group": n % 30}
+        for n in range(90)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = JsonlSource(str(path), validation_fraction=0.2, evaluation_fraction=0.2)
+    build_corpus(source, make_tokenizer(), data(), TARGET, tmp_path / "corpus")
+    rows = list(source.rows())
+    splits = {
+        group: {row.split for row in rows if row.group == group}
+        for group in {row.group for row in rows}
+    }
+    assert len(splits) == 30
+    assert all(len(found) == 1 for found in splits.values())
+    groups = load_groups(tmp_path / "corpus")
+    assert groups == {row.id: row.group for row in rows if row.split == "evaluation"}
+    assert not source.problems  # `group` is read
+
+
+def test_a_prompt_of_two_groups_stands_in_one_split_only(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        {"prompt": f"Question {n // 2}?", "text": f"Answer {n}.", "group": n} for n in range(60)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = JsonlSource(str(path), validation_fraction=0.2, evaluation_fraction=0.2)
+    held = {r.content.messages[0]["content"] for r in source.rows() if r.split != "train"}
+    learnt = {r.content.messages[0]["content"] for r in source.rows() if r.split == "train"}
+    assert held
+    assert not held & learnt
+    assert {problem.reason for problem in source.problems} == {"same prompt as a held-out row"}
 
 
 def test_windows_join_up_to_their_document(make_tokenizer, library, tmp_path):

@@ -19,23 +19,22 @@ def test_a_row_is_of_the_file_or_conversation_that_its_id_begins_with(id: str, s
     assert source_of(id) == source
 
 
-def test_batches_that_share_a_file_are_one_unit() -> None:
+def test_a_group_that_is_known_counts_before_the_id() -> None:
+    assert source_of("math:1", "one") == "one"
+    assert source_of("math:1", "one") != source_of("math:2", "two")
+    assert source_of("math:1") == source_of("math:2")  # as windows of one file
+
+
+def test_batches_that_share_a_source_are_one_unit() -> None:
     batches = {
-        "b1": ["x.py:10", "y.py:5"],
-        "b2": ["z.py:1", "chat-1"],
-        "b3": ["y.py:90", "w.py:0"],  # shares y.py with b1
-        "b4": ["w.py:7"],  # and w.py with b3, so that it belongs to b1 too
+        "b1": ["x.py", "y.py"],
+        "b2": ["z.py", "chat-1"],
+        "b3": ["y.py", "w.py"],  # shares y.py with b1
+        "b4": ["w.py"],  # and w.py with b3, so that it belongs to b1 too
     }
     assert independent_units(batches) == {"b1": "b1", "b2": "b2", "b3": "b1", "b4": "b1"}
 
 
 def test_a_batch_that_joins_two_earlier_ones_makes_all_three_one() -> None:
-    batches = {"c": ["a:1", "b:1"], "a": ["a:2"], "b": ["b:2"]}
+    batches = {"c": ["a", "b"], "a": ["a"], "b": ["b"]}
     assert independent_units(batches) == {"a": "a", "b": "a", "c": "a"}
-
-
-def test_the_source_may_be_looked_up() -> None:
-    groups = {"math:1": "one", "math:2": "two"}
-    units = {"u": ["math:1"], "v": ["math:2"]}
-    assert independent_units(units, groups.__getitem__) == {"u": "u", "v": "v"}
-    assert independent_units(units) == {"u": "u", "v": "u"}

@@ -136,16 +136,7 @@ class HubSource:
             from huggingface_hub import HfApi
 
             return HfApi().dataset_info(self.name, revision=self.revision).sha or "unknown"
-<<<<<<< HEAD
         return files_sha256(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
-=======
-        digest = hashlib.sha256()
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
->>>>>>> rest18
 
 
 def without_nulls(value: Any) -> Any:

@@ -5,6 +5,8 @@
     tools                          what the model may call, of `prompt` or `messages`
     format: completion             `prompt` is raw text to continue, not a chat message
     domain, id                     optional
+    group                          optional: rows of one group (a conversation, a document) are held
+                                   out together, and count as one piece of evidence
 
 A message has a `role`, a `content` and what else the template can be given (`PARTS`, `LABELS`).
 Anything else is not read, and is reported once for each field of a file.
@@ -66,7 +68,7 @@ class RecordReader:
             BadRecordError: it cannot be used as it is meant.
         """
         self.unread |= {name for name, value in record.items() if value not in NOTHING}
-        self.unread -= {"id", "domain", "format"}
+        self.unread -= {"id", "domain", "group", "format"}
         tools = self._tools(self._take(record, "tools"))
         content = self._content(record, tools)
         if tools and (not isinstance(content, Chat) or content.follow_ups):
@@ -227,11 +229,15 @@ def assistant(content: str) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record that could be read, before it has a split."""
+    """A record that could be read, before it has a split.
+
+    group: the record's own, else its request. request: a hash of what it opens with.
+    """
 
     id: str
     domain: str
     group: str
+    request: str
     content: Spooled
     file: str
     line: int
@@ -294,9 +300,11 @@ class Table:
         self._refuse_seen("content", key, line)
         # Many rows share one domain, and may share its text.
         domain = sys.intern(clean(record.get("domain") or "default"))
-        group = f"{stable_hash(opening(content)):016x}"
+        request = f"{stable_hash(opening(content)):016x}"
+        named = record.get("group")
+        group = request if named is None else f"{stable_hash('group', clean(named)):016x}"
         kept = self._spool.put(content)
-        return Entry(identity, domain, group, kept, self._files[-1], line)
+        return Entry(identity, domain, group, request, kept, self._files[-1], line)
 
     def _refuse_seen(self, what: str, value: int, line: int) -> None:
         """Raise BadRecordError for an id or a content of an earlier row."""
@@ -334,20 +342,28 @@ def split_rows(
 ) -> list[Row]:
     """Rows in splits; with `held_out` entries these are the evaluation and nothing else is.
 
-    A training entry that opens like a held-out one is left out and added to `problems`.
-    fractions: of the distinct prompts, for validation and for evaluation.
+    A training entry that opens like a held-out one, or is of its group, is left out and added to
+    `problems`. fractions: of the groups, for validation and for evaluation.
     """
-    guarded = {entry.group for entry in held_out}
-    leaks = [entry for entry in training if entry.group in guarded]
-    problems += [Problem(e.file, e.line, "same prompt as a held-out row") for e in leaks]
-    kept = [entry for entry in training if entry.group not in guarded]
+    groups = {entry.group for entry in held_out}
     validation, evaluation = fractions
     splits = assign_splits(
-        (entry.group for entry in kept), validation, 0.0 if held_out else evaluation
+        (entry.group for entry in training if entry.group not in groups),
+        validation,
+        0.0 if held_out else evaluation,
     )
-    return [row(entry, splits[entry.group]) for entry in kept] + [
-        row(entry, "evaluation") for entry in held_out
-    ]
+    splits |= dict.fromkeys(groups, "evaluation")
+    requests = {entry.request for entry in held_out}
+    requests |= {entry.request for entry in training if splits[entry.group] != "train"}
+    rows = []
+    for entry in training:
+        split = splits[entry.group]
+        if entry.group not in groups and (split != "train" or entry.request not in requests):
+            rows.append(row(entry, split))
+            continue
+        alike = "prompt" if entry.request in requests else "group"
+        problems.append(Problem(entry.file, entry.line, f"same {alike} as a held-out row"))
+    return rows + [row(entry, "evaluation") for entry in held_out]
 
 
 def row(entry: Entry, split: str) -> Row:

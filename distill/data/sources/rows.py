@@ -1,5 +1,6 @@
 """What a source yields: a row, the three kinds of content, and the problems met on the way."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -42,6 +43,9 @@ class Chat:
 
 
 Content = Document | Completion | Chat
+CUT = re.compile(r"[@:#]\d+$")
+"""What an example's id has behind its row's, where that was cut: `@start` or `:start` of a window
+of a document, `#end` of a conversation up to an earlier answer."""
 
 
 @dataclass(frozen=True, slots=True)
