@@ -170,11 +170,14 @@ def _own_tensors(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def _generation_config(target_folder: Path) -> dict:
-    """Return the target's, with its EOS as a list: the draft stops as the target does."""
+    """The target's tokens, its EOS as a list: the draft stops as the target does.
+
+    How to sample is not among it: that is the target's to say, and transformers would take a
+    draft's own temperature for one that the caller did not name.
+    """
     generation = model_json(target_folder, "generation_config.json")
-    # transformers would rebuild a file with this mark from config.json, without the list.
-    generation.pop("_from_model_config", None)
-    return generation | {"eos_token_id": list(eos_token_ids(target_folder))}
+    tokens = {name: value for name, value in generation.items() if name.endswith("_token_id")}
+    return tokens | {"eos_token_id": list(eos_token_ids(target_folder))}
 
 
 def load_draft(
