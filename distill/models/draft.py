@@ -28,6 +28,8 @@ from distill.models.spelling import portable
 from distill.models.svd import HeadStatistics, factorise
 from distill.models.target import eos_token_ids, load_model
 
+TEXT_PART = "language_model"
+"""Of a model that sees pictures too: what its text part is called in files."""
 INITS = ("scratch", "svd", "pruned")
 """What can be made from a plan."""
 MADE_FROM_TARGET = ("svd", "pruned", *HEADS)
@@ -114,12 +116,18 @@ def _read_ends(folder: Path) -> list[Tensor]:
 
 
 def _stored_ends(folder: Path, model: nn.Module) -> list[str | None]:
-    """Return the stored names of embedding and head; a base model's file leaves its prefix out."""
+    """Return the stored names of embedding and head.
+
+    A base model's file leaves its prefix out. Files of models that see pictures too, written for
+    transformers 4, put the text part before the prefix.
+    """
     stored = tensor_shapes(folder)
     prefix = f"{model.base_model_prefix}."
     found: list[str | None] = []
     for name, _ in _ends(model):
-        spellings = (name, name.removeprefix(prefix))
+        bare = name.removeprefix(prefix)
+        part, _, rest = bare.partition(".")
+        spellings = (name, bare, f"{part}.{prefix}{rest}", f"{TEXT_PART}.{name}")
         found.append(next((spelling for spelling in spellings if spelling in stored), None))
     return found
 
