@@ -50,9 +50,17 @@ def run(job: Job, corpus: Corpus, judged: Judged) -> Exported:
             lineage=judged.lineage,
             dtype=config.export.dtype,
         )
-        proof = serving_of(exported).prove(exported, target=target.folder, prompts=_prompts(corpus))
-        if not proof.identical:
-            raise ExportError(f"{exported}: greedy decoding with this draft changes the output")
+        proof = serving_of(exported).prove(
+            exported,
+            target=target.load(),
+            eos_token_ids=target.eos_token_ids,
+            prompts=_prompts(corpus),
+        )
+        if proof.unexplained:
+            raise ExportError(
+                f"{exported}: greedy decoding with this draft changes the output of "
+                f"{proof.unexplained} prompts, where no two tokens are nearly as likely"
+            )
         stage.log_folder(exported, "export")
         return {"folder": exported.name, "proof": asdict(proof)}
 

@@ -28,6 +28,8 @@ from distill.models.spelling import portable
 from distill.models.svd import HeadStatistics, factorise
 from distill.models.target import eos_token_ids, load_model
 
+TEXT_PART = "language_model"
+"""Of a model that sees pictures too: what its text part is called in files."""
 INITS = ("scratch", "svd", "pruned")
 """What can be made from a plan."""
 MADE_FROM_TARGET = ("svd", "pruned", *HEADS)
@@ -114,12 +116,18 @@ def _read_ends(folder: Path) -> list[Tensor]:
 
 
 def _stored_ends(folder: Path, model: nn.Module) -> list[str | None]:
-    """Return the stored names of embedding and head; a base model's file leaves its prefix out."""
+    """Return the stored names of embedding and head.
+
+    A base model's file leaves its prefix out. Files of models that see pictures too, written for
+    transformers 4, put the text part before the prefix.
+    """
     stored = tensor_shapes(folder)
     prefix = f"{model.base_model_prefix}."
     found: list[str | None] = []
     for name, _ in _ends(model):
-        spellings = (name, name.removeprefix(prefix))
+        bare = name.removeprefix(prefix)
+        part, _, rest = bare.partition(".")
+        spellings = (name, bare, f"{part}.{prefix}{rest}", f"{TEXT_PART}.{name}")
         found.append(next((spelling for spelling in spellings if spelling in stored), None))
     return found
 
@@ -170,11 +178,14 @@ def _own_tensors(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def _generation_config(target_folder: Path) -> dict:
-    """Return the target's, with its EOS as a list: the draft stops as the target does."""
+    """The target's tokens, its EOS as a list: the draft stops as the target does.
+
+    How to sample is not among it: that is the target's to say, and transformers would take a
+    draft's own temperature for one that the caller did not name.
+    """
     generation = model_json(target_folder, "generation_config.json")
-    # transformers would rebuild a file with this mark from config.json, without the list.
-    generation.pop("_from_model_config", None)
-    return generation | {"eos_token_id": list(eos_token_ids(target_folder))}
+    tokens = {name: value for name, value in generation.items() if name.endswith("_token_id")}
+    return tokens | {"eos_token_id": list(eos_token_ids(target_folder))}
 
 
 def load_draft(

@@ -8,15 +8,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from distill.errors import UserError
 from distill.models.draft import load_draft, save_draft
-from distill.models.target import eos_token_ids, load_target
 from distill.serving import sglang, vllm
-from distill.serving.proof import Proof, compare
+from distill.serving.proof import Proof, compare, within
 from distill.serving.transformers import ExportError, check_tokenizer
 from distill.speculative.decode import decode
 from distill.speculative.drafter_for import drafter_for
+from distill.speculative.parting import divergences
 from distill.speculative.sampling import Sampling
 
 DESCRIPTION = (
@@ -61,26 +62,39 @@ def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> 
 
 
 def prove(
-    draft: Path, *, target: Path, prompts: Sequence[Sequence[int]], max_new_tokens: int = 32
+    draft: Path,
+    *,
+    target: PreTrainedModel,
+    eos_token_ids: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int = 32,
 ) -> Proof:
-    """Greedy decoding with the exported head against plain decoding, in float32 on the CPU."""
-    model = load_target(target, dtype=torch.float32, device="cpu")
-    head = load_draft(draft, dtype=torch.float32, device="cpu")
-    ends = eos_token_ids(target)
+    """Greedy decoding with the exported head against plain decoding, as the target is loaded."""
+    head = load_draft(draft, dtype=target.dtype, device=target.device)
+    prompts = within(prompts, max_new_tokens, target, None)
 
     def tokens(k: int) -> list[list[int]]:
-        drafter = drafter_for(head, model) if k else None
+        drafter = drafter_for(head, target) if k else None
         return decode(
-            model,
+            target,
             prompts,
             drafter=drafter,
             num_draft_tokens=k,
             sampling=Sampling(temperature=0.0),
             max_new_tokens=max_new_tokens,
-            eos_token_ids=ends,
+            eos_token_ids=eos_token_ids,
         ).tokens
 
-    return compare("distill", version("distill-draft"), tokens(0), tokens(3), counters={})
+    plain, assisted = tokens(0), tokens(3)
+    return compare(
+        "distill",
+        version("distill-draft"),
+        plain,
+        assisted,
+        counters={},
+        dtype=str(target.dtype).removeprefix("torch."),
+        parted=divergences(target, prompts, plain, assisted),
+    )
 
 
 def serve(target: str, draft: str, num_draft_tokens: int) -> str:

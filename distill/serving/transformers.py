@@ -1,21 +1,23 @@
 """Hugging Face transformers: the folder every other engine starts from, and assisted generation."""
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.utils import logging
 
 from distill.errors import UserError
 from distill.files import read_json, write_json
 from distill.models.code import auto_tokenizer
 from distill.models.draft import load_draft, save_draft
 from distill.models.folder import TOKENIZER_FILES
-from distill.models.target import eos_token_ids, load_target
 from distill.serving import sglang, vllm
-from distill.serving.proof import Proof, compare
+from distill.serving.proof import Proof, compare, within
+from distill.speculative.parting import divergences
 
 DESCRIPTION = (
     "A small model that guesses the next tokens of `{target}` for speculative decoding: the target "
@@ -116,37 +118,69 @@ print(tokenizer.decode(output[0], skip_special_tokens=True))"""
 
 
 def prove(
-    draft: Path, *, target: Path, prompts: Sequence[Sequence[int]], max_new_tokens: int = 32
+    draft: Path,
+    *,
+    target: PreTrainedModel,
+    eos_token_ids: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int = 32,
 ) -> Proof:
-    """Greedy `generate(assistant_model=)` in float32 on the CPU, against `generate` alone.
+    """Greedy `generate(assistant_model=)` against `generate` alone, as the target is loaded.
 
     Args:
-        draft: the exported folder.
-        target: the target's folder; loaded whole, in float32.
-        prompts: token ids as the serving template makes them, such as evaluation prompts.
+        draft: the exported folder; loaded beside the target, in its dtype.
+        target: in whatever dtype and on whatever devices it is served.
+        eos_token_ids: what ends the target's text.
+        prompts: token ids as the serving template makes them, such as evaluation prompts; cut where
+            the answer would not fit into a context.
         max_new_tokens: per prompt.
     """
-    target_model = load_target(target, dtype=torch.float32, device="cpu")
-    draft_model = AutoModelForCausalLM.from_pretrained(
-        draft, dtype=torch.float32, trust_remote_code=False
-    ).eval()
-    settings = {"max_new_tokens": max_new_tokens, "pad_token_id": eos_token_ids(target)[0]}
-    plain = [_greedy(target_model, ids, settings) for ids in prompts]
-    assisted = [_greedy(target_model, ids, settings, draft_model) for ids in prompts]
-    version = importlib.metadata.version("transformers")
-    return compare("transformers", version, plain, assisted, counters={})
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        draft, dtype=target.dtype, trust_remote_code=False
+    )
+    beside = loaded.to(target.device).eval()
+    prompts = within(prompts, max_new_tokens, target, beside)
+    ends = list(eos_token_ids)
+    greedy = GenerationConfig(
+        max_new_tokens=max_new_tokens, eos_token_id=ends, pad_token_id=ends[0], do_sample=False
+    )
+    with _alone(target, greedy):
+        plain = [_continued(target, ids) for ids in prompts]
+        assisted = [_continued(target, ids, beside) for ids in prompts]
+    return compare(
+        "transformers",
+        importlib.metadata.version("transformers"),
+        plain,
+        assisted,
+        counters={},
+        dtype=str(target.dtype).removeprefix("torch."),
+        parted=divergences(target, prompts, plain, assisted),
+    )
 
 
-def _greedy(
-    target: PreTrainedModel,
-    prompt: Sequence[int],
-    settings: dict[str, int],
-    draft: PreTrainedModel | None = None,
+@contextmanager
+def _alone(target: PreTrainedModel, generation: GenerationConfig) -> Iterator[None]:
+    """Generate by these settings only: a target's own, such as a temperature, would mix with them.
+
+    What transformers says of its own calls meanwhile is of no use to who exports a draft.
+    """
+    model: Any = target
+    before, level = model.generation_config, logging.get_verbosity()
+    model.generation_config = generation
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        model.generation_config = before
+        logging.set_verbosity(level)
+
+
+def _continued(
+    target: PreTrainedModel, prompt: Sequence[int], draft: PreTrainedModel | None = None
 ) -> list[int]:
-    ids = torch.tensor([list(prompt)])
-    mask = torch.ones_like(ids)
+    ids = torch.tensor([list(prompt)], device=target.device)
     generate: Any = target.generate
-    output = generate(ids, attention_mask=mask, assistant_model=draft, do_sample=False, **settings)
+    output = generate(ids, attention_mask=torch.ones_like(ids), assistant_model=draft)
     return output[0, ids.shape[1] :].tolist()
 
 

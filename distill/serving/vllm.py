@@ -56,7 +56,8 @@ def prove(
     config = speculative_config(str(draft), num_draft_tokens)
     plain, _ = _greedy(target, prompts, max_new_tokens, max_model_len, None)
     assisted, counters = _greedy(target, prompts, max_new_tokens, max_model_len, config)
-    return compare("vllm", importlib.metadata.version("vllm"), plain, assisted, counters)
+    version = importlib.metadata.version("vllm")
+    return compare("vllm", version, plain, assisted, counters=counters, dtype="float32")
 
 
 def _greedy(

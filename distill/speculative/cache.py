@@ -22,6 +22,7 @@ class RaggedCache(Cache):
 
     One pass: `begin(S)`, the model's forward (each layer calls `update`), `advance(counts)`.
     Sliding-window layers keep all positions too; their window is a matter of the mask.
+    A layer's storage lies where its keys come from: a model may be spread over several devices.
 
     fixed: give passes of few positions shapes that change only every BLOCK positions, and address
     them through tensors alone, so that they can be captured as CUDA graphs. Otherwise only what is
@@ -85,9 +86,10 @@ class RaggedCache(Cache):
             keys[:, :, self.uniform_start : self.span] = key_states
             values[:, :, self.uniform_start : self.span] = value_states
         else:
-            row = torch.arange(B, device=self.device)[:, None]
-            keys[row, :, self.positions] = key_states.transpose(1, 2)
-            values[row, :, self.positions] = value_states.transpose(1, 2)
+            row = torch.arange(B, device=keys.device)[:, None]
+            positions = self.positions.to(keys.device)
+            keys[row, :, positions] = key_states.transpose(1, 2)
+            values[row, :, positions] = value_states.transpose(1, 2)
         return keys[:, :, : self.span], values[:, :, : self.span]
 
     def advance(self, counts: Sequence[int]) -> None:
@@ -107,7 +109,7 @@ class RaggedCache(Cache):
             return
         index = torch.tensor(rows, device=self.device)
         for states in (*self._keys, *self._values):
-            states[: len(rows)] = states.index_select(0, index)
+            states[: len(rows)] = states.index_select(0, index.to(states.device))
 
     def visible(self, window: int | None = None) -> Tensor:
         """What each new position attends to: bool [B, 1, S, span], causal, within the window."""

@@ -61,7 +61,9 @@ def forward_for(model: PreTrainedModel) -> Forward:
 
 
 def capturable(model: PreTrainedModel) -> bool:
-    """Whether a pass makes no decision on the host, as a CUDA graph requires."""
+    """Whether a pass makes no decision on the host and stays on one device, as a graph requires."""
+    if len({parameter.device for parameter in model.parameters()}) > 1:
+        return False
     return llama_forward.supports(model) or bool(getattr(model, "_can_compile_fullgraph", False))
 
 
@@ -116,8 +118,10 @@ class GenericForward:
             attention_mask=self._mask(cache),
             **inputs,
         )
-        states = torch.cat([output.hidden_states[n] for n in reads], -1) if reads else None
-        return Passed(output.logits if logits else None, states)
+        here = tokens.device  # of a model spread over several devices, its first one
+        read = [output.hidden_states[n].to(here) for n in reads]
+        states = torch.cat(read, -1) if reads else None
+        return Passed(output.logits.to(here) if logits else None, states)
 
     def _mask(self, cache: RaggedCache) -> Tensor | dict[str, Tensor]:
         masks = {kind: self._as_wanted(cache.visible(w)) for kind, w in self._windows.items()}

@@ -13,6 +13,7 @@ from torch import Tensor
 from distill.speculative.cache import STEP_WIDTH, RaggedCache
 from distill.speculative.forward import Forward
 from distill.speculative.passed import Passed
+from distill.speculative.stopwatch import left_out
 
 
 class Captured(NamedTuple):
@@ -57,11 +58,13 @@ class Graphs:
             self._generation = cache.generation
         key = (kind, cache.span, *(tuple(tensor.shape) for tensor in inputs))
         if key not in self._captured:
-            # The eager pass sizes every lazily made tensor; capturing then writes the same values
-            # again.
-            compute(*inputs)
-            self._generation = cache.generation
-            self._captured[key] = _capture(compute, inputs, cache)
+            # It is done once for a shape, whichever decoding meets the shape first.
+            with left_out(cache.device):
+                # The eager pass sizes every lazily made tensor; capturing then writes the same
+                # values again.
+                compute(*inputs)
+                self._generation = cache.generation
+                self._captured[key] = _capture(compute, inputs, cache)
         captured = self._captured[key]
         for static, tensor in zip(captured.inputs, inputs, strict=True):
             static.copy_(tensor)
@@ -76,7 +79,9 @@ def _capture(
     graph = torch.cuda.CUDAGraph()
     static, live = tuple(tensor.clone() for tensor in inputs), cache.positions
     cache.positions = positions = live.clone()
-    with torch.cuda.graph(graph):
+    # A stream of the model's own device, which need not be the current one.
+    stream = torch.cuda.Stream(cache.device)
+    with torch.cuda.device(cache.device), torch.cuda.graph(graph, stream=stream):
         output = compute(*static)
     cache.positions = live
     return Captured(graph, static, positions, output)

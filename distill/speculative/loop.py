@@ -7,7 +7,6 @@ drafts, let the rule decide, commit 1..k+1 tokens. Rows that end leave the batch
 count nothing more.
 """
 
-import time
 import warnings
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from distill.speculative.drafters import Drafter, LiveRows, Proposal
 from distill.speculative.round_length import DraftLength, most_drafts
 from distill.speculative.rule import Rule, Ruling, greedy_rule
 from distill.speculative.stats import PromptStats, Timing
+from distill.speculative.stopwatch import seconds
 from distill.speculative.uniforms import Uniforms
 
 # Probability outside the shared ids beyond which the two vocabularies deserve a warning.
@@ -199,9 +199,7 @@ class Loop:
             self.drafter.keep(alive)
 
     def _clock(self) -> float:
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
-        return time.perf_counter()
+        return seconds(self.target.device)
 
 
 def _warn_of_mass_outside(logits: Tensor, vocabulary: int) -> None:

@@ -14,12 +14,12 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from distill.errors import UserError
-from distill.evaluate.benchmark.step_times import clock
 from distill.evaluate.interleave import there_and_back
 from distill.speculative.decode import Output, decode
 from distill.speculative.drafter_for import drafter_for
 from distill.speculative.prediction import Cost
 from distill.speculative.sampling import Sampling
+from distill.speculative.stopwatch import seconds
 
 GREEDY = Sampling(temperature=0)
 
@@ -163,17 +163,17 @@ def _alternate(
 ) -> tuple[dict[str, list[float]], dict[str, list[Output]]]:
     """Seconds of every run, and the outputs of the engine's own arms, after one warm-up each."""
     device = contest.target.device
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    taken: dict[str, list[float]] = {name: [] for name in arms}
     outputs: dict[str, list[Output]] = {}
     for decoding in arms.values():
         decoding()
     for _, name in there_and_back(list(arms), 2 * contest.repetitions):
-        start = clock(device)
+        start = seconds(device)
         output = arms[name]()
-        seconds[name].append(clock(device) - start)
+        taken[name].append(seconds(device) - start)
         if output is not None:
             outputs.setdefault(name, []).append(output)
-    return seconds, outputs
+    return taken, outputs
 
 
 def _ours(contest: Contest, prompts: Sequence[list[int]], k: int = 0) -> Decoding:

@@ -5,7 +5,6 @@ Speed does not depend on the weights, so random ones and random tokens will do.
 Shapes: B rows, K drafted tokens, V vocabulary.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -21,6 +20,7 @@ from distill.speculative.drafters import LiveRows
 from distill.speculative.processors import Distribution
 from distill.speculative.rule import speculative_rule
 from distill.speculative.sampling import Sampling
+from distill.speculative.stopwatch import seconds
 
 Step = Callable[[], None]
 
@@ -49,11 +49,11 @@ def time_steps(
     names = list(steps)
     found: dict[str, list[float]] = {name: [] for name in names}
     for turn, name in there_and_back(names, WARM_UP + repetitions):
-        start = clock(device)
+        start = seconds(device)
         steps[name]()
         if turn >= WARM_UP:
-            found[name].append(clock(device) - start)
-    return {name: median(seconds) for name, seconds in found.items()}
+            found[name].append(seconds(device) - start)
+    return {name: median(times) for name, times in found.items()}
 
 
 @torch.inference_mode()
@@ -126,10 +126,3 @@ def _batch(model: PreTrainedModel, setting: Setting) -> LiveRows:
         longest=context + ROOM,
         uniforms=torch.zeros(B, DRAFTED, device=model.device),
     )
-
-
-def clock(device: torch.device) -> float:
-    """Seconds, once the device has done all that was asked of it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -7,11 +7,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from distill.errors import UserError
-from distill.models.draft import load_draft
+from distill.models.draft import load_draft, save_draft
 from distill.models.folder import TOKENIZER_FILES
+from distill.models.target import load_target
 from distill.serving import export, transformers
 from distill.serving.export import export_draft
 from distill.serving.transformers import ExportError
+from tests.serving.conftest import EOS
 
 NUMBERS = {"num_draft_tokens": 3, "alpha": 0.4, "speedup": 1.25, "verdict": "ship"}
 PROMPTS = [[256, 10, 20, 30], [256, 40], [5, 6, 7, 8, 9, 10, 11]]
@@ -67,10 +69,72 @@ def test_transformers_drafts_as_was_measured(champion, target, tmp_path, thresho
 
 def test_greedy_with_the_exported_draft_is_the_targets_own_greedy(champion, target, tmp_path):
     folder = exported(champion, target, tmp_path / "draft")
-    proof = transformers.prove(folder, target=target, prompts=PROMPTS, max_new_tokens=24)
+    proof = proven(folder, target, max_new_tokens=24)
     assert proof.identical
-    assert (proof.prompts, proof.engine) == (3, "transformers")
+    assert (proof.prompts, proof.engine, proof.dtype) == (3, "transformers", "float32")
     assert proof.tokens > 0
+
+
+def test_a_proof_runs_in_the_targets_own_dtype_and_classifies_what_rounding_does(
+    champion, target, tmp_path
+):
+    """No second copy in float32; no difference in half precision is called a failure unseen."""
+    folder = exported(champion, target, tmp_path / "draft")
+    proof = proven(folder, target, torch.bfloat16, prompts=PROMPTS * 4, max_new_tokens=60)
+    assert (proof.dtype, proof.unexplained) == ("bfloat16", 0)
+    assert proof.identical is (proof.near_ties == 0)
+
+
+@pytest.mark.parametrize("champion", [True], indirect=True)
+def test_an_output_that_parts_where_no_two_tokens_are_alike_is_unexplained(
+    champion, target, tmp_path, monkeypatch
+):
+    folder = exported(champion, target, tmp_path / "draft")
+    continued = transformers._continued
+
+    def wrong(model, prompt, draft=None):
+        tokens = continued(model, prompt, draft)
+        return tokens if draft is None else [*tokens[:3], (tokens[3] + 1) % 250, *tokens[4:]]
+
+    monkeypatch.setattr(transformers, "_continued", wrong)
+    proof = proven(folder, target, torch.bfloat16, max_new_tokens=24)
+    assert (proof.identical, proof.near_ties, proof.unexplained) == (False, 0, 3)
+
+
+@pytest.mark.parametrize("champion", [True], indirect=True)
+def test_a_proof_stays_within_the_context(champion, target, tmp_path):
+    folder = exported(champion, target, tmp_path / "draft")
+    proof = proven(folder, target, prompts=[[7, 8, 9] * 80 + [5] * 15], max_new_tokens=32)
+    assert proof.identical  # 255 tokens of a context of 256: only its first 224 are read
+
+
+@pytest.mark.parametrize("champion", [True], indirect=True)
+def test_how_the_target_samples_is_no_setting_of_the_draft_and_nothing_warns(
+    champion, target, tmp_path, caplog
+):
+    """A draft that came with a temperature would draft by it, whatever its caller asked for."""
+    sampling = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1}
+    own = tmp_path / "own"
+    shutil.copytree(target, own)
+    settings = {"eos_token_id": EOS, "pad_token_id": 258, "_from_model_config": True, **sampling}
+    (own / "generation_config.json").write_text(json.dumps(settings))
+    save_draft(load_draft(champion, dtype=torch.float32, device="cpu"), tmp_path / "drafts", own)
+    folder = exported(tmp_path / "drafts", own, tmp_path / "draft")
+    written = json.loads((folder / "generation_config.json").read_text())
+    assert not sampling.keys() & written.keys()
+    assert (written["eos_token_id"], written["pad_token_id"]) == (EOS, 258)
+    model = load_target(own, dtype=torch.float32, device="cpu")
+    before = model.generation_config
+    with caplog.at_level("WARNING"):
+        proof = transformers.prove(folder, target=model, eos_token_ids=EOS, prompts=PROMPTS)
+    assert proof.identical
+    assert model.generation_config is before
+    assert caplog.records == []
+
+
+def proven(folder, target, dtype=torch.float32, prompts=PROMPTS, **settings):
+    model = load_target(target, dtype=dtype, device="cpu")
+    return transformers.prove(folder, target=model, eos_token_ids=EOS, prompts=prompts, **settings)
 
 
 def test_the_folder_alone_makes_transformers_draft_k_tokens(target, tmp_path):

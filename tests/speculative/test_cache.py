@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten
 
 from distill.speculative.cache import BLOCK, RaggedCache
 
@@ -73,3 +75,35 @@ def test_fixed_shapes_change_by_the_block():
         spans.add(cache.span)
         cache.advance([1])
     assert spans == {BLOCK}
+
+
+class OneDevice(TorchFunctionMode):
+    """Refuses operations over two devices, as CUDA does; the CPU's own indices would be let in."""
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        moves = function is torch.Tensor.to
+        found = {
+            one.device
+            for one in tree_flatten([arguments, options or {}])[0]
+            if isinstance(one, torch.Tensor)
+        }
+        if len(found) > 1 and not moves:
+            raise RuntimeError(f"{function.__name__} over {found}")
+        return function(*arguments, **options or {})
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_layers_may_lie_on_several_devices(fixed):
+    """`device_map=auto`, with a device that holds no numbers as the second one."""
+    second = torch.device("meta")
+    cache = RaggedCache(3, CPU, fixed=fixed)
+    with OneDevice():
+        for lengths in ([2, 1, 2], [1, 1, 1]):
+            cache.begin(2)
+            for layer, device in enumerate((CPU, second)):
+                states = torch.ones((3, 2, 2, 4), device=device)
+                keys, values = cache.update(states, states, layer)
+                assert keys.device == values.device == device
+            cache.advance(lengths)
+        assert cache.visible().device == CPU
+        cache.keep([0, 2])

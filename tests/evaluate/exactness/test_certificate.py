@@ -27,11 +27,12 @@ from distill.evaluate.exactness.controls import (
     without_residual,
 )
 from distill.evaluate.exactness.enumeration import emitted_law
-from distill.evaluate.exactness.greedy import Divergence, GreedyRun, divergences
+from distill.evaluate.exactness.greedy import GreedyRun, divergences
 from distill.evaluate.exactness.kinds import harmful, harmless, is_ever_unsure, tiny_trial
 from distill.speculative.drafters import LayerDrafter, ModelDrafter
 from distill.speculative.eagle3 import Eagle3Drafter
 from distill.speculative.lookup import PromptLookup
+from distill.speculative.parting import Divergence
 from distill.speculative.rule import speculative_rule
 from distill.speculative.sampling import Sampling
 from tests.tiny import tiny_llama
