@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Self, TypeVar
@@ -17,6 +18,27 @@ SECONDS_BETWEEN_LINES = 10.0
 MARKS = 100
 """About so many moments of the past are kept: they bound the memory, not the accuracy."""
 Item = TypeVar("Item")
+_quiet: list[bool] = []
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Nothing inside shows its progress, nor says anything but errors: it is no work of its own."""
+    ours = logging.getLogger("distill")
+    level = ours.level
+    ours.setLevel(logging.ERROR)
+    _quiet.append(True)
+    try:
+        yield
+    finally:
+        _quiet.pop()
+        ours.setLevel(level)
+
+
+def terminal() -> Console | None:
+    """Where a bar can be drawn; None where there is none, or all is quiet."""
+    console = Console(stderr=True)
+    return console if console.is_terminal and not _quiet else None
 
 
 class Pace:
@@ -65,14 +87,14 @@ class Progress:
         self.name, self.total, self._first = name, total, first
         self.done: float = 0
         self.tokens = 0
-        console = Console(stderr=True)
+        console = terminal()
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
-            disable=not console.is_terminal,
+            disable=console is None,
             transient=True,
         )
         self._task = self._bar.add_task(name, total=total, note=first)
@@ -108,7 +130,7 @@ class Progress:
         """Loading and compiling are done: the time left is counted from now on."""
         self._pace.mark(self.done)
 
-    def advance(self, items: int, tokens: int = 0) -> None:
+    def advance(self, items: float, tokens: int = 0) -> None:
         """Count what was done since the last call."""
         self.reach(self.done + items, tokens)
 

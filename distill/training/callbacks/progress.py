@@ -5,11 +5,10 @@ import time
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
-from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from distill.progress import Pace
+from distill.progress import Pace, terminal
 from distill.training.callbacks.base import TrainingCallback
 from distill.training.clock import Clock
 from distill.training.module import DistillModule
@@ -35,8 +34,8 @@ class BudgetProgress(TrainingCallback, ProgressBar):
     def __init__(self) -> None:
         super().__init__()
         self._enabled = True
-        console = Console(stderr=True)
-        self._live = console.is_terminal
+        console = terminal()
+        self._live = console is not None
         self._bar = Bar(
             TextColumn("train"),
             BarColumn(),
