@@ -1,12 +1,11 @@
 """A job with stated sizes takes what this machine can do in time, and stays with it."""
 
 import json
-import logging
 
 import pytest
 
 from distill.evaluate.benchmark.stage_times import Rates
-from distill.pipelines import plan
+from distill.pipelines import plan, road
 from tests.pipelines.conftest import write_model
 
 SIZES = [
@@ -38,20 +37,27 @@ def rates(monkeypatch):
 
 
 @pytest.fixture
-def distill(distill, prompts):
-    return lambda *given: distill("data=jsonl", f"data.source.path={prompts}", *given)
+def distill(distill, prompts, monkeypatch):
+    """Up to the road: returns the job that would run; none where a stage is not reached."""
+    jobs = []
+    monkeypatch.setattr(road, "run", jobs.append)
+
+    def run(*given):
+        distill("data=jsonl", f"data.source.path={prompts}", *given)
+        return jobs[-1].config
+
+    return run
 
 
 @pytest.fixture
-def said(caplog):
-    caplog.set_level(logging.INFO, "distill")
-    return lambda: [text for text in caplog.messages if text.startswith("plan: ")]
+def said(capsys):
+    """The lines that the plan has said since the last time."""
 
+    def lines():
+        found = capsys.readouterr().err.splitlines()
+        return [line.partition("] ")[2] for line in found if "] plan: " in line]
 
-def prepared(tmp_path) -> list[int]:
-    """The training rows of what was prepared."""
-    found = (tmp_path / "outputs" / "artifacts" / "prepare").glob("*/manifest.json")
-    return sorted(json.loads(path.read_text())["counts"]["train_rows"] for path in found)
+    return lines
 
 
 def record(tmp_path):
@@ -60,21 +66,21 @@ def record(tmp_path):
 
 
 @pytest.mark.parametrize(("minutes", "rows"), [(1.0, 12), (2.0, 24), (0.1, 6)])
-def test_the_size_that_ends_in_time_is_prepared(distill, rates, tmp_path, said, minutes, rows):
-    distill(*SIZES, f"plan.minutes={minutes}")
-    assert prepared(tmp_path) == [rows]
-    assert {line.split(":")[1] for line in said()} >= {" train", " measure"}
-    late = [line for line in said() if "none ends within plan.minutes=0.1" in line]
-    assert len(late) == (minutes == 0.1)
+def test_the_size_that_ends_in_time_is_taken(distill, rates, said, minutes, rows):
+    config = distill(*SIZES, f"plan.minutes={minutes}")
+    assert (config.data.train_rows, config.budget.tokens) == (rows, 400 * rows // 6)
+    lines = said()
+    assert {line.split(":")[1] for line in lines} >= {" train", " measure"}
+    late = "plan: none ends within plan.minutes=0.1: it goes on with small"
+    assert (late in lines) == (minutes == 0.1)
 
 
 def test_a_second_run_is_the_same_job_on_a_busier_machine(distill, rates, tmp_path, said):
-    distill(*SIZES, "plan.minutes=1")
+    first = distill(*SIZES, "plan.minutes=1")
     rates.found = Rates(1.0, 1.0, 0.1, {1: 1.0})
-    distill(*SIZES, "plan.minutes=1")
-    distill(*SIZES, "plan.minutes=1", "evaluate.num_prompts=2", "seed=1")
-    assert rates.times == 1
-    assert prepared(tmp_path) == [12, 12]  # of two seeds
+    assert distill(*SIZES, "plan.minutes=1") == first
+    other = distill(*SIZES, "plan.minutes=1", "evaluate.num_prompts=2", "seed=1")
+    assert (other.plan.size, rates.times) == ("medium", 1)
     assert said()[-1] == f"plan: size medium, as recorded in {record(tmp_path)}"
 
 
@@ -96,19 +102,20 @@ def test_a_damaged_record_is_said_and_made_again(distill, rates, tmp_path, said,
 
 
 def test_a_size_that_is_given_is_taken_unmeasured(distill, rates, tmp_path):
-    distill(*SIZES, "plan.size=large")
-    assert (prepared(tmp_path), rates.times) == ([24], 0)
+    assert distill(*SIZES, "plan.size=large").data.train_rows == 24
+    assert rates.times == 0
     assert not (tmp_path / "outputs" / "plan").exists()
 
 
-def test_a_job_without_sizes_measures_nothing(distill, rates, tmp_path):
-    distill("pipeline=prepare")
-    assert (prepared(tmp_path), rates.times) == ([24], 0)
+@pytest.mark.parametrize("given", [["pipeline=prepare"], [*SIZES, "pipeline=probe"]])
+def test_a_job_without_sizes_or_data_measures_nothing(distill, rates, given):
+    distill(*given)
+    assert rates.times == 0
 
 
-def test_what_the_command_line_sets_stands_whatever_the_size(distill, rates, tmp_path):
-    distill(*SIZES, "data.train_rows=7", "plan.minutes=1")
-    assert prepared(tmp_path) == [7]
+def test_what_the_command_line_sets_stands_whatever_the_size(distill, rates):
+    config = distill(*SIZES, "data.train_rows=7", "plan.minutes=1")
+    assert (config.plan.size, config.data.train_rows) == ("medium", 7)
 
 
 @pytest.mark.parametrize(
