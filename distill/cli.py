@@ -143,6 +143,7 @@ def _one_job(cfg: DictConfig, *, of_sweep: bool = False) -> int:
 
         job = open_door(config, _invocation())
         check(job)
+        job = at_its_size(job, cfg)
     except UserError as error:
         if of_sweep:
             record_refusal(cfg, error)
@@ -194,6 +195,25 @@ def open_door(config: schema.Config, invocation: "Invocation") -> "Job":
         objective=build(config.objective),
         invocation=invocation,
     )
+
+
+def at_its_size(job: "Job", cfg: DictConfig) -> "Job":
+    """The job at the size that fits this machine, where its configuration leaves that open."""
+    from distill.pipelines import plan
+    from distill.pipelines.road import check
+
+    if not plan.is_open(job):
+        return job
+    jobs = {
+        size: open_door(typed(_sized(cfg, size)), job.invocation) for size in job.config.plan.sizes
+    }
+    chosen = jobs[plan.choose(jobs)]
+    check(chosen)
+    return chosen
+
+
+def _sized(cfg: DictConfig, size: str) -> DictConfig:
+    return cast(DictConfig, OmegaConf.merge(cfg, {"plan": {"size": size}}))
 
 
 def build(node: Any) -> Any:

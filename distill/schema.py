@@ -22,6 +22,7 @@ from distill.evaluate.config import (
     CertifyConfig,
     CompareConfig,
     EvaluateConfig,
+    PlanConfig,
     ProbeConfig,
 )
 from distill.models.config import DraftConfig, ModelConfig, TargetConfig
@@ -43,6 +44,7 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "PathsConfig",
+    "PlanConfig",
     "ProbeConfig",
     "ScheduleConfig",
     "TargetConfig",
@@ -128,6 +130,7 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     certify: CertifyConfig = field(default_factory=CertifyConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     benchmark: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     compare: CompareConfig = field(default_factory=CompareConfig)
@@ -153,14 +156,16 @@ class Config:
 def register() -> None:
     """Put the root schema where `conf/config.yaml` finds it as `schema`, and our one resolver."""
     ConfigStore.instance().store(name="schema", node=Config)
-    OmegaConf.register_new_resolver("where_bf16_is_native", by_machine, replace=True)
+    OmegaConf.register_new_resolver("of_size", of_size, replace=True)
 
 
-def by_machine(native: Any, other: Any) -> Any:
-    """`${where_bf16_is_native:A,B}`: A where this machine multiplies bfloat16 natively, else B.
+def of_size(name: str, *, _root_: Any) -> Any:
+    """`${of_size:NAME}`: that number of the size of the job (`plan.sizes`).
 
-    A job that must end in some minutes is sized by it; the composed configuration records the size.
+    While none is chosen it is the smallest size's: so `--cfg job --resolve` shows that one.
     """
-    from distill.models.target import has_native_bfloat16  # imports torch, for such jobs only
-
-    return native if has_native_bfloat16() else other
+    sizes, size = _root_.plan.sizes, _root_.plan.size
+    size = next(iter(sizes), None) if size is None else size
+    if size not in sizes or name not in sizes[size]:
+        raise UserError(f"plan.size={size} has no {name}; plan.sizes has {', '.join(sizes)}")
+    return sizes[size][name]

@@ -1,6 +1,7 @@
 """What is measured, and how: the configuration of everything that decodes, times or judges."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -221,3 +222,27 @@ class ProbeConfig:
             raise UserError(f"probe.alphas={self.alphas}: give values above 0 and up to 1")
         if self.teraflops <= 0:
             raise UserError(f"probe.teraflops={self.teraflops}: give a rate above 0")
+
+
+@dataclass
+class PlanConfig:
+    """Sizes of a job, one of which is chosen by what this machine can do in `minutes`.
+
+    A key of the configuration takes its number of the chosen size with `${of_size:NAME}`.
+    """
+
+    sizes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By the size's name, from the smallest on: the numbers that it stands for; {}: no choice."""
+    size: str | None = None
+    """The one to take; null: the largest that ends in time here. That choice is recorded."""
+    minutes: float = 25.0
+    """For generate, cache, train and measure together."""
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size not in self.sizes:
+            known = ", ".join(self.sizes) or "none: give it a table in plan.sizes, or leave it out"
+            raise UserError(f"plan.size={self.size}: there is no such size; there are {known}")
+        if len({tuple(sorted(numbers)) for numbers in self.sizes.values()}) > 1:
+            raise UserError("plan.sizes: give every size the same names")
+        if not self.minutes > 0:
+            raise UserError(f"plan.minutes={self.minutes}: give a time above 0")

@@ -1,7 +1,7 @@
 """Real decoding is timed: all arms decode the same prompts at every load, A B … B A, resumable."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,7 @@ from distill.evaluate.records import (
     write_rows,
 )
 from distill.evaluate.statistics import merge_rows
+from distill.progress import Progress
 from distill.shards import once, share
 from distill.speculative.decode import Output, decode
 from distill.speculative.drafter_for import drafter_for
@@ -34,9 +35,6 @@ from distill.speculative.sampling import Sampling
 
 REPETITIONS = 2
 """Each batch is decoded by all arms in one order and then in the reverse one."""
-
-Progress = Callable[[int, int, str], None]
-"""progress(batches done, batches in all, what was just measured)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,6 @@ def measure_candidates(
     prompts: Sequence[Prompt],
     grid: Grid,
     folder: Path,
-    progress: Progress,
 ) -> list[Measurement]:
     """Decode `prompts` with the target alone and with every candidate at every k and load.
 
@@ -111,8 +108,14 @@ def measure_candidates(
         bench.drafters[LOOKUP] = PromptLookup()
         arms.append(Arm(LOOKUP, max(grid.num_draft_tokens)))
     found: list[Measurement] = []
-    for number, load in enumerate(grid.loads()):
-        found += measure(bench, prompts, arms, load, folder / f"load-{number:02d}", progress)
+    total = sum(
+        _decodings(unit, len(arms))
+        for load in grid.loads()
+        for unit in units(prompts, load.batch_size, load.seed)
+    )
+    with Progress("decoding", total, first="every draft decodes a little, untimed") as progress:
+        for number, load in enumerate(grid.loads()):
+            found += measure(bench, prompts, arms, load, folder / f"load-{number:02d}", progress)
     return found
 
 
@@ -127,22 +130,28 @@ def measure(
     """Rows of plain decoding and of all `arms` over all prompts, at one load.
 
     A unit is written whole, so a kill loses at most one. Ranks share the units. Call it again with
-    the same folder to go on; another setting in that folder is a UserError.
+    the same folder to go on; another setting in that folder is a UserError. progress: counts
+    decodings.
     """
     work = units(prompts, load.batch_size, load.seed)
     paths = [folder / f"batch-{index:05d}.parquet" for index in range(len(work))]
     _claim(folder, prompts, load)
     every = [PLAIN_ARM, *arms]
     warmed: set[tuple[Arm, int]] = set()
+    before = progress.done
+
+    def count() -> None:
+        whole = [unit for unit, path in zip(work, paths, strict=True) if path.exists()]
+        progress.reach(before + sum(_decodings(unit, len(arms)) for unit in whole))
 
     def make(index: int) -> None:
         unit = work[index]
         _warm_up(bench, every, unit, load, warmed)
-        write_rows(paths[index], _measure_unit(bench, _rotated(every, index), unit, load))
-        done = sum(path.exists() for path in paths)
-        progress(done, len(paths), f"{unit[0].domain}: {unit[0].id}")
+        count()
+        write_rows(paths[index], _measure_unit(bench, _rotated(every, index), unit, load, progress))
 
     share(paths, make)
+    count()
     return merge_rows(map(read_rows, paths), lambda row: row.key)
 
 
@@ -180,12 +189,20 @@ def _rotated(arms: list[Arm], index: int) -> list[Arm]:
     return arms[start:] + arms[:start]
 
 
-def _measure_unit(bench: Bench, arms: list[Arm], unit: Unit, load: Load) -> list[Measurement]:
+def _decodings(unit: Unit, arms: int) -> int:
+    """How often a unit's batches are decoded by so many arms and by the target alone."""
+    return len(batches(unit)) * (arms + 1) * REPETITIONS
+
+
+def _measure_unit(
+    bench: Bench, arms: list[Arm], unit: Unit, load: Load, progress: Progress
+) -> list[Measurement]:
     rows: list[Measurement] = []
     for batch in batches(unit):
         for repetition, arm in there_and_back(arms, REPETITIONS):
             out = _decode(bench, arm, batch, load, load.max_new_tokens, repetition)
             rows += _rows(out, arm, batch, load, repetition, unit[0].id)
+            progress.advance(1)
     return rows
 
 

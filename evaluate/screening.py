@@ -33,6 +33,7 @@ from distill.losses.kernels import Scores, TokenLoss, worth_compiling
 from distill.losses.mixture import FORWARD_KL
 from distill.losses.reduced import summarise
 from distill.models.eagle3 import Eagle3Head, feature_layers
+from distill.progress import Progress
 from distill.speculative.architecture import context_limit
 from distill.speculative.sampling import Sampling
 from distill.teacher.features import reading
@@ -163,13 +164,15 @@ def teacher_forced(
     check_head(target)
     head = head_of(target).sliced(vocabulary_size).at(temperature)
     # Off the target's device, whose memory the drafts need more.
-    states = [_states(target, [row])[0].cpu() for row in rows]
+    with Progress("held out: the target reads", len(rows)) as progress:
+        states = [_states(target, [row])[0].cpu() for row in progress.each(rows)]
     found: dict[str, Agreement] = {}
     for name, load in drafts.items():
         draft = load()
         _check_draft(draft, rows)
         reader = _reader(draft, target, head, temperature)
-        sums = _agreements(rows, states, reader)
+        with Progress(f"held out: {name} reads", len(rows)) as progress:
+            sums = _agreements(rows, states, reader, progress)
         del draft, reader  # before the next one is loaded
         found[name] = pool(sums)
     return found
@@ -314,7 +317,7 @@ def _check_draft(draft: PreTrainedModel, rows: Sequence[Trajectory]) -> None:
 
 
 def _agreements(
-    rows: Sequence[Trajectory], states: Sequence[Tensor], reader: _Reader
+    rows: Sequence[Trajectory], states: Sequence[Tensor], reader: _Reader, progress: Progress
 ) -> list[RowAgreement]:
     """The agreement of a draft on every row, in their order; rows of like length share a pass.
 
@@ -331,6 +334,7 @@ def _agreements(
         for n, size, *of_row in zip(batch, sizes, *parts, strict=True):
             kl, alpha, same = (part.sum().item() for part in of_row)
             found[n] = RowAgreement(rows[n].id, size, alpha, kl, same)
+        progress.advance(len(batch))
     return [found[n] for n in range(len(rows))]
 
 

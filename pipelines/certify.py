@@ -1,6 +1,5 @@
 """Stage `certify`: proof that this pair decodes exactly, and that a fault would have shown."""
 
-import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,6 @@ from distill.speculative.round_length import draft_length
 from distill.tracking.runs import Run
 from distill.versions import versions
 
-log = logging.getLogger(__name__)
 CERTIFICATE, SHORT = "certificate.json", "certificate.txt"
 
 
@@ -53,7 +51,6 @@ def run(job: Job, corpus: Corpus, judged: Judged | None) -> Artifact:
             [_greedy_run(job, pair, prompts, _half(job))],
             samples=config.certify.samples,
             seed=config.seed,
-            progress=lambda name: log.info("certify: %s", name),
         )
         weights = {
             "draft_weights_sha256": pair.draft.weights_sha256,

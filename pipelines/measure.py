@@ -5,7 +5,6 @@ so that another bar finds the same rows again.
 """
 
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -49,7 +48,6 @@ from distill.tracking.runs import Run
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-log = logging.getLogger(__name__)
 WORK = "work"
 """What ranks and a restart share: unfinished until the stage is."""
 
@@ -185,7 +183,7 @@ def _decode(
             ).as_json(),
         )
     )
-    rows = measure_candidates(target, drafts, turns.prompts, grid, work, _progress)
+    rows = measure_candidates(target, drafts, turns.prompts, grid, work)
     if is_rank_zero():
         write_rows(folder / MEASUREMENTS, rows)
     return {
@@ -233,7 +231,3 @@ def _temperature(job: Job) -> float:
 
 def _digest(path: str | None) -> str | None:
     return path and hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
-
-
-def _progress(done: int, units: int, what: str) -> None:
-    log.info("evaluate: %d of %d batches (%s)", done, units, what)

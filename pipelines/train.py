@@ -146,7 +146,7 @@ def _train(
     draft, description = make_draft(job, target, corpus)
     log.info("draft (%s):\n%s", job.draft.init, description)
     teacher = _teacher(job, draft, target, signal)
-    reading = _reading(job, target)
+    reading = reading_of(job, target)
     decoding = _decoding(job, corpus, target) if decodes and target is not None else None
     on_policy = _on_policy(job, target)
     del target  # a cached signal needs no more of it
@@ -199,7 +199,7 @@ def _teacher(
     return LiveTeacher(target, job.vocabulary_size, compiled=compiled, reads=job.reads)
 
 
-def _reading(job: Job, target: "PreTrainedModel | None") -> Reading | None:
+def reading_of(job: Job, target: "PreTrainedModel | None") -> Reading | None:
     """What a head is trained with; None for a draft that reads no states."""
     if not job.reads:
         return None

@@ -84,11 +84,9 @@ def answer_prompts(
     """
     shards = plan_shards(corpus, generate.shard_rows)
     paths = numbered(folder / SHARDS, len(shards), "parquet")
-    missing = sum(
-        len(questions) for questions, path in zip(shards, paths, strict=True) if not path.exists()
-    )
+    missing = _unfinished(shards, paths)
 
-    def answer(questions: list[Question]) -> list[list[int]]:
+    def answer(questions: list[Question], watch: Callable[[int], None]) -> list[list[int]]:
         return decode(
             model,
             [list(corpus[question.split][question.row]["input_ids"]) for question in questions],
@@ -98,15 +96,24 @@ def answer_prompts(
             seed=seed,
             row_ids=[question.stream for question in questions],
             vocabulary_size=vocabulary_size,
+            watch=watch,
         ).tokens
 
-    with Progress("answering", missing) as progress:
+    with Progress("answering", missing, first="reading the prompts of the first batch") as progress:
 
         def make(number: int) -> None:
             answers: list[list[int]] = []
+            if (done := missing - _unfinished(shards, paths)) > progress.done:  # by others too
+                progress.reach(done)
             for batch in batches(shards[number], generate.batch_size):
-                found = answer(batch)
-                progress.advance(len(batch), sum(map(len, found)))
+                before, budget = progress.done, len(batch) * generate.max_new_tokens
+
+                def watch(rest: int, before: float = before, budget: int = budget) -> None:
+                    rows = (budget - rest) / generate.max_new_tokens
+                    progress.reach(before + rows)
+
+                found = answer(batch, watch)
+                progress.reach(before + len(batch), sum(map(len, found)))
                 answers += found
             write_shard(shards[number], answers, paths[number])
 
@@ -123,6 +130,13 @@ def answer_prompts(
         "shards": len(shards),
         "tokens_per_second": tokens_per_second,
     }
+
+
+def _unfinished(shards: list[list[Question]], paths: list[Path]) -> int:
+    """Questions in shards that are not there."""
+    return sum(
+        len(questions) for questions, path in zip(shards, paths, strict=True) if not path.exists()
+    )
 
 
 def plan_shards(corpus: datasets.DatasetDict, shard_rows: int) -> list[list[Question]]:

@@ -63,8 +63,9 @@ def build_corpus(
     """
     encoder = Encoder(tokenizer, data, target, eos_token_ids)
     rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
-    for row in source.rows():
-        rows[row.split].append(row)
+    with Progress("reading rows") as progress:  # a source may fetch them first
+        for row in progress.each(source.rows()):
+            rows[row.split].append(row)
     limits = (data.train_rows, data.validation_rows, data.evaluation_rows)
 
     def encoded(split: str, limit: int | None) -> Iterator[Example]:

@@ -8,13 +8,15 @@ few tokens with massive activations (attention sinks) would decide alone.
 Shapes: S tokens of one sequence, D width, L layers, G key-value groups, I channels of the MLP.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from distill.progress import Progress
 
 SILENCE = 1e-12
 """Floor of a squared stream: a token whose embedding is zero is not divided by zero."""
@@ -81,7 +83,7 @@ def measure_importance(calibration: Calibration) -> Importance:
     writers = [m for layer in decoder.layers for m in (layer.self_attn.o_proj, layer.mlp.down_proj)]
     groups = target.config.num_key_value_heads
     totals, tokens = [torch.zeros(()) for _ in range(3)], 0
-    for ids in calibration.sequences:
+    for ids in reading(calibration.sequences, "ranking the target's parts"):
         seen = [x.float() for x in inputs_of(target, [*norms, *writers], ids)]
         streams, written = seen[: len(norms)], seen[len(norms) :]
         # The stream that a writer adds to and the next norm reads: one per writer, in its order.
@@ -101,6 +103,14 @@ def measure_importance(calibration: Calibration) -> Importance:
             totals[at] = totals[at] + torch.stack([value.cpu() for value in values])
         tokens += ids.numel()
     return Importance(*(total / tokens for total in totals))
+
+
+def reading(sequences: Sequence[Tensor], what: str) -> Iterator[Tensor]:
+    """The sequences in turn, with the progress of reading their tokens."""
+    with Progress(what, sum(ids.numel() for ids in sequences)) as progress:
+        for ids in sequences:
+            yield ids
+            progress.advance(ids.numel())
 
 
 def _influence(before: Tensor, after: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from distill.models.importance import (
     Importance,
     inputs_of,
     measure_importance,
+    reading,
     stack,
     stream_norms,
 )
@@ -63,7 +64,10 @@ def prune(draft: PreTrainedModel, calibration: Calibration) -> None:
     layers = _largest(importance.layers, draft.config.num_hidden_layers).tolist()
     norms = stream_norms(target, layers)
     # In the target's dtype on the CPU: every kept stream of every calibration token.
-    traces = [Trace(ids, [x.cpu() for x in inputs_of(target, norms, ids)]) for ids in sequences]
+    traces = [
+        Trace(ids, [x.cpu() for x in inputs_of(target, norms, ids)])
+        for ids in reading(sequences, "reading the target for the draft's start")
+    ]
     basis = _basis(target, draft.config, traces)
     stages = list(_stages(draft, target, layers, importance))
     _copy_layers(stages, basis)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from distill.models.importance import SILENCE, inputs_of, stream_norms
+from distill.progress import Progress
 
 _RIDGE = 1e-3
 """Relative to the mean squared input."""
@@ -68,9 +69,11 @@ def repair(
 ) -> None:
     """Refit `draft` in place. turns[i] [D, d] makes the draft's stream after stages[i]."""
     norms = stream_norms(draft, range(draft.config.num_hidden_layers))
-    for at, (stage, turn) in enumerate(zip(stages, turns, strict=True)):
-        _refit(error for trace in traces for error in _reading(draft, stage, trace, at))
-        _refit(_writing(draft, stage, trace, norms[at + 1], turn, at) for trace in traces)
+    with Progress("fitting the draft", len(stages)) as progress:
+        for at, (stage, turn) in enumerate(zip(stages, turns, strict=True)):
+            _refit(error for trace in traces for error in _reading(draft, stage, trace, at))
+            _refit(_writing(draft, stage, trace, norms[at + 1], turn, at) for trace in traces)
+            progress.advance(1)
 
 
 def _reading(draft: PreTrainedModel, stage: Stage, trace: Trace, at: int) -> Iterator[_Error]:

@@ -3,12 +3,14 @@
 Shapes: V vocabulary rows, D target width, d draft width.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from distill.models.importance import reading
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,11 @@ class Factor:
 
 @torch.no_grad()
 def measure_statistics(
-    target: PreTrainedModel, sequences: Iterable[Tensor], token_counts: Tensor
+    target: PreTrainedModel, sequences: Sequence[Tensor], token_counts: Tensor
 ) -> HeadStatistics:
     """Run the target over `sequences` (each [B, S] ids, unpadded); ten thousand tokens will do."""
     total, tokens = None, 0
-    for ids in sequences:
+    for ids in reading(sequences, "reading the target for the draft's start"):
         hidden = target.base_model(input_ids=ids.to(target.device)).last_hidden_state
         flat = hidden.flatten(0, -2).double()
         total = flat.T @ flat if total is None else total + flat.T @ flat

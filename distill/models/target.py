@@ -1,5 +1,6 @@
 """The target: loaded, frozen, and what its files say about it. torch is imported when one loads."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,12 @@ from distill.models.folder import model_json, text_setting, tokenizer_file
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
+DISK = 5e8
+"""Bytes that a usual disk gives in a second."""
+WORTH_SAYING = 10 * DISK
+"""Bytes of weights from which on loading is announced: it takes ten seconds."""
 
 
 def load_target(
@@ -26,6 +33,9 @@ def load_target(
     Raises:
         UserError: weights that do not fit the config.
     """
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    if size > WORTH_SAYING:
+        log.info("loading the target: %.0f GB, from a usual disk %.0f s", size / 1e9, size / DISK)
     placement = {} if device_map is None else {"device_map": device_map}
     model = load_model(folder, dtype=dtype, **placement)
     model.requires_grad_(False).eval()

@@ -1,6 +1,6 @@
 """`decode`: continue prompts with a target, exactly; with a drafter, faster."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -48,6 +48,7 @@ def decode(
     vocabulary_size: int | None = None,
     rule: Rule = speculative_rule,
     cache_type: type[RaggedCache] = RaggedCache,
+    watch: Callable[[int], None] = lambda _: None,
 ) -> Output:
     """Continue prompts with the target, exactly; with a drafter, faster.
 
@@ -65,6 +66,7 @@ def decode(
         vocabulary_size: number of real ids shared by both models, default the smaller head.
         rule: the acceptance rule for sampled rows (a seam for negative controls).
         cache_type: the target's cache (a seam for negative controls).
+        watch: is told after every round how many tokens are still to come at most, of all rows.
 
     Raises:
         UserError: for input that cannot work, naming the remedy.
@@ -97,6 +99,7 @@ def decode(
         streams=Uniforms(seed, ids, device),
         eos=frozenset(eos_token_ids),
         rule=rule,
+        watch=watch,
     )
     models = [target] if drafter is None or drafter.model is None else [target, drafter.model]
     with evaluating(*models), torch.inference_mode():

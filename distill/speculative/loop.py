@@ -8,6 +8,7 @@ count nothing more.
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -46,6 +47,7 @@ class Loop:
     streams: Uniforms
     eos: frozenset[int]
     rule: Rule
+    watch: Callable[[int], None] = lambda _: None
     timing: Timing = field(default_factory=Timing)
 
     def run(self) -> Timing:
@@ -60,6 +62,7 @@ class Loop:
         prefilled = self._clock()
         while self.rows:
             self._round()
+            self.watch(sum(row.budget - len(row.tokens) for row in self.rows))
         end = self._clock()
         self.timing.prefill_seconds = prefilled - start
         self.timing.decode_seconds = end - prefilled

@@ -74,9 +74,8 @@ def cache_signals(
     ]
     _announce(teacher, corpus, layouts, codecs, folder)
     save_head(teacher.head, folder)
-    with Progress(
-        "caching", sum(_size(layouts[split], shard) for split, shard in todo)
-    ) as progress:
+    size = sum(_size(layouts[split], shard) for split, shard in todo)
+    with Progress("caching", size, first="the first batch") as progress:
         for split, shard in todo:
             hidden, features = _states(
                 teacher, corpus[split], layouts[split], shard, tokens_per_batch, progress

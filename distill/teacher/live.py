@@ -1,5 +1,6 @@
 """The target itself as teacher: its forward pass runs beside the draft's, in compiled blocks."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -13,6 +14,8 @@ from distill.losses.head import Head
 from distill.losses.kernels import worth_compiling
 from distill.teacher.features import FEATURE_DTYPE, ReadSignal, reading
 from distill.teacher.head import check_head, head_of, last_hidden
+
+log = logging.getLogger(__name__)
 
 
 class LiveTeacher:
@@ -79,6 +82,9 @@ def compile_blocks(model: PreTrainedModel, vocabulary_size: int) -> None:
     for module in model.base_model.modules():
         if type(module).__name__ in names:
             module.compile(dynamic=True)  # batches have many shapes
+    log.info(
+        "the target's blocks are compiled in their first batches: a minute or two where that is new"
+    )
 
 
 def eagerly() -> AbstractContextManager[Any]:

@@ -61,7 +61,7 @@ def verify_steps(target: PreTrainedModel, widths: list[int], setting: Setting) -
     """For each width a pass over `width` tokens with its judgement; width 1 is plain decoding."""
     batch = _batch(target, setting)
     runner = CachedModel(target)
-    runner.prefill(batch.contexts, batch.longest)
+    _fill(runner, batch, setting.context)
     return {width: _verify_step(runner, batch, setting, width) for width in widths}
 
 
@@ -104,6 +104,15 @@ def _verify_step(runner: CachedModel, batch: LiveRows, setting: Setting, width: 
         _judge(batch, logits[..., :V], drafts, q, counts)
 
     return step
+
+
+def _fill(runner: CachedModel, batch: LiveRows, context: int) -> None:
+    """Cache `context` - 1 positions, of which only the first is computed.
+
+    Zeros take as long to read as keys and values do.
+    """
+    runner.prefill([tokens[:2] for tokens in batch.contexts], batch.longest)
+    runner.cache.advance([max(context - 2, 0)] * len(batch.contexts))
 
 
 def _judge(batch: LiveRows, logits: Tensor, drafts: Tensor, q: Tensor, counts: Tensor) -> None:

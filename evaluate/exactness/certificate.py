@@ -1,8 +1,9 @@
 """The certificate: speculative decoding emits the target's own law, and a fault would show."""
 
 import json
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,12 +19,14 @@ from distill.evaluate.exactness.greedy import GreedyRun, divergences
 from distill.evaluate.exactness.kinds import harmful, harmless, is_ever_unsure, tiny_trial
 from distill.evaluate.exactness.reference import law_error
 from distill.evaluate.exactness.toy import cases
+from distill.progress import Progress
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter
 from distill.speculative.round_length import Confident, DraftLength
 from distill.speculative.rule import speculative_rule
 from distill.speculative.sampling import Sampling
 
+log = logging.getLogger(__name__)
 EXACT = 1e-12
 """Largest error of a probability that float64 arithmetic may leave."""
 ALIKE = 1e-5
@@ -94,7 +97,6 @@ def certify(
     *,
     samples: int = 200_000,
     seed: int = 0,
-    progress: Callable[[str], None] = lambda name: None,
 ) -> Certificate:
     """Check the engine on a real pair in float32 (`exact`) and, where given, in half precision.
 
@@ -103,26 +105,34 @@ def certify(
     """
     certificate = Certificate()
     tiny = tiny_trial(type(exact.drafter))
+    few = max(samples // 4, 1)
+    claims = len(SETTINGS) + len(LENGTHS) + len(harmless(tiny.drafter))
+    faults = 3 + is_ever_unsure(tiny.drafter) + len(harmful(tiny.drafter))
+    first = "greedy decoding of every prompt, alone and with the draft"
+    with Progress("certify, samples", claims * samples + faults * few, first) as progress:
 
-    def add(to: list[Check], check: Check) -> None:
-        to.append(check)
-        progress(check.name)
+        def add(to: list[Check], check: Check, drawn: int = 0) -> None:
+            to.append(check)
+            log.info("certify: %s", check.name)
+            progress.advance(drawn)
 
-    add(certificate.checks, enumerated(speculative_rule))
-    add(certificate.checks, identical(exact))
-    for name, sampling in SETTINGS.items():
-        add(certificate.checks, sampled(name, tiny, sampling, samples, seed))
-    add(certificate.checks, processors_agree(SETTINGS))
-    for name, length in LENGTHS.items():
-        trial = replace(tiny, num_draft_tokens=length)
-        add(certificate.checks, sampled(name, trial, PLAIN, samples, seed))
-    for name in harmless(tiny.drafter):
-        add(certificate.checks, unharmed(name, exact, tiny, samples, seed))
-    add(certificate.checks, copy_accepts_all(exact, SETTINGS))
-    for run in half:
-        add(certificate.checks, near_ties_only(run))
-    for check in controls(exact, tiny, max(samples // 4, 1), seed):
-        add(certificate.controls, check)
+        checks = certificate.checks
+        add(checks, enumerated(speculative_rule))
+        add(checks, identical(exact))
+        progress.warm()
+        for name, sampling in SETTINGS.items():
+            add(checks, sampled(name, tiny, sampling, samples, seed), samples)
+        add(checks, processors_agree(SETTINGS))
+        for name, length in LENGTHS.items():
+            trial = replace(tiny, num_draft_tokens=length)
+            add(checks, sampled(name, trial, PLAIN, samples, seed), samples)
+        for name in harmless(tiny.drafter):
+            add(checks, unharmed(name, exact, tiny, samples, seed), samples)
+        add(checks, copy_accepts_all(exact, SETTINGS))
+        for run in half:
+            add(checks, near_ties_only(run))
+        for check in controls(exact, tiny, few, seed):
+            add(certificate.controls, check, few)
     return certificate
 
 
@@ -194,7 +204,7 @@ def near_ties_only(run: GreedyRun) -> Check:
     return Check(name, not unexplained, {"divergences": [asdict(one) for one in found]})
 
 
-def controls(run: GreedyRun, trial: Trial, samples: int, seed: int) -> list[Check]:
+def controls(run: GreedyRun, trial: Trial, samples: int, seed: int) -> Iterator[Check]:
     """(f) Each fault must be caught by a claim that can see it.
 
     Not every claim sees every fault on every pair: greedy decoding misses one that never changes
@@ -208,30 +218,26 @@ def controls(run: GreedyRun, trial: Trial, samples: int, seed: int) -> list[Chec
         replace(trial, cache_type=OffByOneCache),
         replace(trial, num_draft_tokens=Foreseeing(2, 0.2)),
     )
-    caught = [
-        _caught(
-            "residual left out",
-            enumerated(without_residual),
-            sampled("T=1", no_residual, PLAIN, samples, seed),
-        ),
-        _caught(
-            "q's temperature ignored",
-            enumerated(blind),
-            sampled("T=0.6", no_temperature, tempered, samples, seed),
-        ),
-        _caught(
-            "rollback off by one",
-            identical(replace(run, cache_type=OffByOneCache)),
-            sampled("T=1", off_by_one, PLAIN, samples, seed),
-        ),
-    ]
+    yield _caught(
+        "residual left out",
+        enumerated(without_residual),
+        sampled("T=1", no_residual, PLAIN, samples, seed),
+    )
+    yield _caught(
+        "q's temperature ignored",
+        enumerated(blind),
+        sampled("T=0.6", no_temperature, tempered, samples, seed),
+    )
+    yield _caught(
+        "rollback off by one",
+        identical(replace(run, cache_type=OffByOneCache)),
+        sampled("T=1", off_by_one, PLAIN, samples, seed),
+    )
     if is_ever_unsure(trial.drafter):
-        claim = sampled("T=1", foreseeing, PLAIN, samples, seed)
-        caught.append(_caught("unsure token left out", claim))
+        yield _caught("unsure token left out", sampled("T=1", foreseeing, PLAIN, samples, seed))
     for fault, drafter in harmful(trial.drafter).items():
         claim = sampled("T=1", replace(trial, drafter=drafter), PLAIN, samples, seed)
-        caught.append(_caught(fault, claim))
-    return caught
+        yield _caught(fault, claim)
 
 
 def _caught(fault: str, *claims: Check) -> Check:

@@ -26,9 +26,7 @@ PROMPTS = [
 ]
 
 
-def evaluate_all(
-    folder: Path, candidates=None, prompts=PROMPTS, progress=None, **changes
-) -> list[Conclusion]:
+def evaluate_all(folder: Path, candidates=None, prompts=PROMPTS, **changes) -> list[Conclusion]:
     grid = Grid(
         **{
             "num_draft_tokens": [1, 3],
@@ -47,7 +45,6 @@ def evaluate_all(
         prompts,
         grid,
         folder,
-        progress or (lambda done, total, what: None),
     )
     return [conclude([row for row in rows if load.of(row)], Bar()) for load in grid.loads()]
 
@@ -84,7 +81,7 @@ def test_kinds_of_draft_are_measured_side_by_side(tmp_path: Path) -> None:
         "lookup": PromptLookup(),
     }
     grid = Grid([2], [Sampling(), Sampling(temperature=0)], [1, 4], 10, (), V, seed=3)
-    rows = measure_candidates(target, candidates, PROMPTS, grid, tmp_path, lambda *_: None)
+    rows = measure_candidates(target, candidates, PROMPTS, grid, tmp_path)
     for load in grid.loads():
         found = [row for row in rows if load.of(row)]
         assert {row.candidate for row in found} == {PLAIN, *candidates}
@@ -145,15 +142,18 @@ def test_arms_are_interleaved_forward_and_back(
 def test_a_kill_loses_one_batch_and_counts_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed_at(batch: int):
-        def progress(done: int, total: int, what: str) -> None:
-            if done == batch:
-                raise KeyboardInterrupt
+    real = measure._measure_unit
 
-        return progress
+    def killed(*arguments):
+        rows = real(*arguments)
+        if len(list(tmp_path.glob("load-00/batch-*.parquet"))) == 3:
+            raise KeyboardInterrupt
+        return rows
 
+    monkeypatch.setattr(measure, "_measure_unit", killed)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(tmp_path, progress=killed_at(3))
+        evaluate(tmp_path)
+    monkeypatch.undo()
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("load-00/batch-*.parquet")}
     assert len(kept) == 3
     resumed = evaluate(tmp_path)
@@ -219,7 +219,7 @@ def test_settings_are_named_by_what_differs() -> None:
 
 def test_the_untrained_baseline_is_measured_once_at_the_largest_k(tmp_path: Path) -> None:
     grid = Grid([1, 3], [Sampling()], [1], 10, (), V, seed=3, prompt_lookup=True)
-    rows = measure_candidates(tiny(0), {"d": tiny(1)}, PROMPTS, grid, tmp_path, lambda *_: None)
+    rows = measure_candidates(tiny(0), {"d": tiny(1)}, PROMPTS, grid, tmp_path)
     arms = {(row.candidate, row.num_draft_tokens) for row in rows}
     assert arms == {(PLAIN, 0), ("d", 1), ("d", 3), (LOOKUP, 3)}
 
@@ -228,4 +228,4 @@ def test_the_untrained_baseline_is_measured_once_at_the_largest_k(tmp_path: Path
 def test_a_candidate_cannot_take_a_baselines_name(tmp_path: Path, name: str) -> None:
     grid = Grid([1], [Sampling()], [1], 10, (), V, seed=3)
     with pytest.raises(UserError, match="is the name of a baseline"):
-        measure_candidates(tiny(0), {name: tiny(1)}, PROMPTS, grid, tmp_path, lambda *_: None)
+        measure_candidates(tiny(0), {name: tiny(1)}, PROMPTS, grid, tmp_path)

@@ -2,14 +2,13 @@
 
 import logging
 import time
-from datetime import timedelta
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
-from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from distill.progress import Pace, terminal
 from distill.training.callbacks.base import TrainingCallback
 from distill.training.clock import Clock
 from distill.training.module import DistillModule
@@ -35,8 +34,8 @@ class BudgetProgress(TrainingCallback, ProgressBar):
     def __init__(self) -> None:
         super().__init__()
         self._enabled = True
-        console = Console(stderr=True)
-        self._live = console.is_terminal
+        console = terminal()
+        self._live = console is not None
         self._bar = Bar(
             TextColumn("train"),
             BarColumn(),
@@ -46,7 +45,8 @@ class BudgetProgress(TrainingCallback, ProgressBar):
             disable=not self._live,
         )
         self._task = self._bar.add_task("train", total=1.0, note="")
-        self._pace = _Pace()
+        self._pace = Pace()
+        self._said = time.monotonic()
 
     def enable(self) -> None:
         self._enabled = True
@@ -68,7 +68,7 @@ class BudgetProgress(TrainingCallback, ProgressBar):
     def after_window(self, trainer: Trainer, module: DistillModule) -> None:
         if not self._enabled:
             return
-        self._pace.note(module.clock.progress)
+        self._pace.mark(module.clock.progress)
         waited = time.monotonic() - self._said >= SECONDS_BETWEEN_LINES
         if self._live or waited or module.clock.finished:
             self._say(module.clock.progress, self._note(trainer, module.clock))
@@ -86,7 +86,7 @@ class BudgetProgress(TrainingCallback, ProgressBar):
 
     def _note(self, trainer: Trainer, clock: Clock) -> str:
         parts = [
-            f"{self._pace.left(clock.progress)} left",
+            f"{self._pace.left(1.0 - clock.progress)} left",
             f"{clock.spent.tokens:,} tokens",
             f"{clock.tokens_per_second:.0f} tokens/s",
         ]
@@ -94,25 +94,3 @@ class BudgetProgress(TrainingCallback, ProgressBar):
             if name in trainer.callback_metrics:
                 parts.append(f"{name.replace('train/', '')} {trainer.callback_metrics[name]:.3f}")
         return ", ".join(parts)
-
-
-class _Pace:
-    """Shares of the budget a second, counted from the end of the first step of this session.
-
-    That step also compiles and allocates: its pace says nothing of those that follow.
-    """
-
-    def __init__(self) -> None:
-        self._first: tuple[float, float] | None = None
-
-    def note(self, progress: float) -> None:
-        if self._first is None:
-            self._first = time.monotonic(), progress
-
-    def left(self, progress: float) -> str:
-        """Time that remains of the budget, as h:mm:ss; `?` after a single step."""
-        if self._first is None or progress <= self._first[1]:
-            return "?"
-        since, start = self._first
-        rest = max(0.0, 1.0 - progress)
-        return str(timedelta(seconds=round((time.monotonic() - since) * rest / (progress - start))))
