@@ -90,14 +90,6 @@ def test_slurm_launcher_asks_for_nodes_gpus_time_and_requeue():
     assert launcher.nodes == cfg.trainer.num_nodes
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize(("native", "rows"), [(True, 2000), (False, 512)])
-def test_the_quickstart_is_sized_for_the_machine(monkeypatch, native, rows):
-    monkeypatch.setattr("distill.models.target.has_native_bfloat16", lambda: native)
-    cfg = check(["+experiment=quickstart"])
-    assert cfg.data.train_rows == rows
-    assert cfg.budget.tokens == 450 * rows  # two epochs
-=======
 def test_the_sizes_of_the_quickstart_rise_and_each_is_two_epochs():
     sizes = check(["+experiment=quickstart"]).plan.sizes
     assert len(sizes) >= 3
@@ -108,4 +100,3 @@ def test_the_sizes_of_the_quickstart_rise_and_each_is_two_epochs():
         rows.append(cfg.data.train_rows)
     assert rows == sorted(rows)
     assert check(["+experiment=quickstart"]).data.train_rows == rows[0]  # while none is chosen
->>>>>>> plan
