@@ -4,7 +4,7 @@ The stages' own code runs, in less than a minute on a quiet laptop.
 """
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers.utils.logging import disable_progress_bar
 
-from distill.data.answers import ANSWERED_SPLITS, merged
+from distill.data.answers import ANSWERED_SPLITS
 from distill.data.config import DataConfig
 from distill.data.corpus import (
     build_corpus,
@@ -25,6 +25,7 @@ from distill.data.corpus import (
     token_counts,
     unanswered,
 )
+from distill.data.encode import Example
 from distill.evaluate.benchmark.stage_times import Rates, Watched, time_training
 from distill.evaluate.benchmark.step_times import Setting, time_steps, verify_steps
 from distill.models.code import auto_tokenizer
@@ -90,16 +91,28 @@ def take_sample(job: Job, folder: Path) -> Sample:
     )
     asked, new = load_corpus(place), job.config.generate.max_new_tokens
     answers = {
-        (split, row): [0]
-        * min(new, job.target.context_length - len(asked[split][row]["input_ids"]))
+        split: {
+            row: min(new, job.target.context_length - len(asked[split][row]["input_ids"]))
+            for row in unanswered(asked[split]).tolist()
+            if job.config.generate.enabled
+        }
         for split in ANSWERED_SPLITS
-        for row in unanswered(asked[split]).tolist()
-        if job.config.generate.enabled
     }
-    rows = DatasetDict(**merged(asked, answers))
-    means = {split: _mean(asked[split], rows[split], answers, split) for split in ANSWERED_SPLITS}
+    answered = folder / "answered"
+    answered.mkdir()
+    found = {split: _with(asked[split], answers[split]) for split in ANSWERED_SPLITS}
+    save_corpus(found, answered)
+    rows = load_corpus(answered)
+    means = {split: _mean(asked[split], rows[split], answers[split]) for split in ANSWERED_SPLITS}
     prompts = asked["evaluation"]["prompt_length"]
     return Sample(rows, means, float(np.mean(prompts)) if len(prompts) else 0.0)
+
+
+def _with(rows: Dataset, answers: Mapping[int, int]) -> Iterator[Example]:
+    """The rows, those that `answers` numbers with so many tokens more."""
+    for number, row in enumerate(rows.to_list()):
+        tokens = [*row["input_ids"], *[0] * answers.get(number, 0)]
+        yield Example(row["id"], row["domain"], np.array(tokens), row["prompt_length"])
 
 
 def _few(data: DataConfig) -> DataConfig:
@@ -110,14 +123,11 @@ def _few(data: DataConfig) -> DataConfig:
     return replace(data, **limits)
 
 
-def _mean(
-    asked: Dataset, rows: Dataset, answers: Mapping[tuple[str, int], list[int]], split: str
-) -> Mean:
-    found = [number for name, number in answers if name == split]
+def _mean(asked: Dataset, rows: Dataset, answers: Mapping[int, int]) -> Mean:
     count = max(len(rows), 1)
     return Mean(
-        prompt=row_lengths(asked)[found].sum() / count,
-        answer=sum(len(answers[split, number]) for number in found) / count,
+        prompt=row_lengths(asked)[list(answers)].sum() / count,
+        answer=sum(answers.values()) / count,
         tokens=row_lengths(rows).sum() / count,
         supervised=supervised_counts(rows).sum() / count,
     )
@@ -166,14 +176,15 @@ def _decoding(
     return batch / seconds["answer"], {size: seconds[str(size)] for size in asked.batch_sizes}
 
 
-def _part(job: Job, rows: DatasetDict) -> dict[str, Dataset]:
+def _part(job: Job, rows: DatasetDict) -> dict[str, Iterator[Example]]:
     """Rows of a few micro-batches to read and to learn from, and one to validate on."""
     trainer, few = job.config.trainer, {}
     needed = READ_BATCHES * max(trainer.tokens_per_batch, trainer.tokens_per_step)
     for split, tokens in (("train", needed), ("validation", 1)):
         learnt = np.flatnonzero(supervised_counts(rows[split]))
         lengths = row_lengths(rows[split])[learnt].cumsum()
-        few[split] = rows[split].select(learnt[: np.searchsorted(lengths, tokens) + 1])
+        chosen = rows[split].select(learnt[: np.searchsorted(lengths, tokens) + 1])
+        few[split] = _with(chosen, {})
     return few
 
 
