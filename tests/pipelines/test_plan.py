@@ -174,7 +174,8 @@ def test_every_kind_of_job_is_measured(distill, kind, target, tmp_path, monkeypa
     stages = set(next(iter(json.loads(record(tmp_path).read_text())["expected_minutes"].values())))
     wanted = {"measure"} if kind == "ready" else {"train", "measure"}
     wanted |= {"cache"} if "signal=hidden" in settings or "signal=sampled" in settings else set()
-    wanted |= {"generate"} if "prompts" in kind or "data.continued=0.5" in settings else set()
+    answers = "data=code" not in settings or "data.continued=0.5" in settings
+    wanted |= {"generate"} if answers else set()
     assert stages == wanted
     left = {path.name.split(".")[-1] for path in (tmp_path / "outputs" / "plan").iterdir()}
     assert left <= {"json", "lock"}
