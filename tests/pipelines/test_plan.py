@@ -152,7 +152,13 @@ KINDS = {
     "svd, sampled": ["data=code", "draft=svd", "signal=sampled", "objective=forward_kl"],
     "head": ["target.id={deep}", "draft=eagle3", "draft.vocabulary=40", "signal=hidden"],
     "head, live": ["target.id={deep}", "draft=eagle3", "draft.vocabulary=null"],
-    "pretrained": ["data=code", "draft=pretrained", "draft.model.id={target}", "data.packing=true"],
+    "pretrained": [
+        "data=code",
+        "draft=pretrained",
+        "draft.model.source=folder",
+        "draft.model.id={target}",
+        "data.packing=true",
+    ],
     "ready": ["data=code", "draft=ready", "draft.model.id={target}"],
 }
 
