@@ -179,9 +179,12 @@ def typed(cfg: DictConfig) -> schema.Config:
         UserError: the first thing found, with its remedy.
     """
     check_keys(cfg)
-    check_missing(cfg)
-    check_targets(cfg)
-    return cast(schema.Config, OmegaConf.to_object(cfg))
+    try:
+        check_missing(cfg)
+        check_targets(cfg)
+        return cast(schema.Config, OmegaConf.to_object(cfg))
+    except OmegaConfBaseException as error:  # of what an interpolation stands for
+        raise UserError(explain(error)) from error
 
 
 def open_door(config: schema.Config, invocation: "Invocation") -> "Job":
@@ -304,7 +307,10 @@ def explain(error: Exception) -> str:
     if found := re.match(r"Ambiguous value for argument '(.*)'\n", str(error)):
         return f"{unreadable(found[1])}; for a list, put it in brackets; for a sweep, add -m"
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    text = re.sub(r"\s*(To append to your config use \S+|full_key: \S+|object_type=\S+)", "", text)
+    text = re.sub(
+        r"\s*(To append to your config use \S+|full_key: \S+|(object|reference)_type=\S+)", "", text
+    )
+    text = re.sub(r"^UserError raised while resolving interpolation: ", "", text)
     cause = error.__cause__
     if cause is not None and str(cause) and str(cause).splitlines()[0] not in text:
         text = f"{text} ({str(cause).splitlines()[0]})"
