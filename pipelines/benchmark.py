@@ -24,7 +24,7 @@ from distill.evaluate.benchmark.error_rates import (
     markdown,
     with_heavy_tails,
 )
-from distill.evaluate.benchmark.loss import time_losses
+from distill.evaluate.benchmark.loss import LossLine, time_losses
 from distill.evaluate.benchmark.signals import Fidelity, codecs_for, compare_codecs
 from distill.evaluate.benchmark.training import TrainingJob, full_rows, prepare_arms, run_arms
 from distill.evaluate.report.tables import (
@@ -149,24 +149,9 @@ def loss(job: Job) -> Artifact:
         "threads": torch.get_num_threads(),
         "hardware": job.machine,
     }
-    cpu, given = torch.device("cpu"), job.config.target.dtype
-    names = {"float32", given} if given == "auto" else {given}
 
     def produce(folder: Path, stage: Run) -> Mapping[str, Any]:
-        lines = [
-            line
-            for one in heads
-            for line in time_losses(
-                **one,
-                tokens=job.config.trainer.tokens_per_batch,
-                chunk_size=objective.chunk_size,
-                dtypes={pick_dtype(name, cpu) for name in names},
-                compiled=objective.compiled
-                if objective.compiled is not None
-                else worth_compiling(cpu, one["vocabulary_size"]),
-                repetitions=asked.repetitions,
-            )
-        ]
+        lines = [line for one in heads for line in _time_losses(job, one)]
         found = [line.numbers() for line in lines]
         _leave(folder, stage, as_text(loss_table(lines), 130), {"lines": found, **settings})
         return {}
@@ -280,6 +265,23 @@ def _prepared(job: Job, corpus: Corpus, work: TrainingJob, place: Path) -> dict[
     )
 
 
+def _time_losses(job: Job, heads: Mapping[str, int]) -> list[LossLine]:
+    """The lines of one pair of heads, in every dtype that is asked for."""
+    cpu, given = torch.device("cpu"), job.config.target.dtype
+    names = {"float32", given} if given == "auto" else {given}
+    compiled = job.objective.compiled
+    if compiled is None:
+        compiled = worth_compiling(cpu, heads["vocabulary_size"])
+    return time_losses(
+        **heads,
+        tokens=job.config.trainer.tokens_per_batch,
+        chunk_size=job.objective.chunk_size,
+        dtypes={pick_dtype(name, cpu) for name in names},
+        compiled=compiled,
+        repetitions=job.config.benchmark.repetitions,
+    )
+
+
 def _own_heads(job: Job) -> dict[str, int]:
     """Of this configuration's pair, from configs and tokenizers alone."""
     target, draft = job.target.folder, job.draft_folder
@@ -292,7 +294,9 @@ def _own_heads(job: Job) -> dict[str, int]:
 
 def _compare_signals(job: Job, corpus: Corpus) -> list[Fidelity]:
     asked, limit = job.config.benchmark.signals, job.config.trainer.tokens_per_batch
-    codecs = codecs_for(job.objective, asked.k, asked.draws)
+    codecs = codecs_for(
+        job.objective, asked.k, asked.draws, note=lambda why: log.warning("signals: %s", why)
+    )
     target = job.target.load()
     draft, _ = make_draft(job, target, corpus)
     module = CorpusDataModule(

@@ -3,7 +3,6 @@
 B rows, S tokens a row, T supervised tokens of a batch, P parameters of the draft.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from distill.teacher.codecs import Codec, Hidden, Samples, TopKTail
 from distill.teacher.live import LiveTeacher
 from distill.training.objective import Objective
 from distill.training.student import Student
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,11 +79,18 @@ def compare_codecs(
     return found
 
 
-def codecs_for(objective: Objective, kept: Sequence[int], draws: Sequence[int]) -> dict[str, Codec]:
+def codecs_for(
+    objective: Objective,
+    kept: Sequence[int],
+    draws: Sequence[int],
+    note: Callable[[str], None] = lambda reason: None,
+) -> dict[str, Codec]:
     """The codecs to compare, by name: `hidden`, and those of `kept` tokens and of `draws`.
 
-    One that the objective cannot learn from is left out, with the reason in the log. UserError for
-    an objective that suits none.
+    One that the objective cannot learn from is left out, and `note` is told why.
+
+    Raises:
+        UserError: the objective suits none.
     """
     found: dict[str, Codec] = {"hidden": Hidden()}
     objective.check(found["hidden"])  # refuses what no codec could mend
@@ -99,7 +103,7 @@ def codecs_for(objective: Objective, kept: Sequence[int], draws: Sequence[int]) 
             for codec in every.values():
                 objective.check(codec)
         except UserError as reason:
-            log.warning("signals: %s left out: %s", ", ".join(every), reason)
+            note(f"{', '.join(every)} left out: {reason}")
         else:
             found |= every
     return found

@@ -14,7 +14,7 @@ from distill.evaluate.exactness.controls import (
     ignoring_temperature,
     without_residual,
 )
-from distill.evaluate.exactness.enumeration import Rule, emitted_law, target_law
+from distill.evaluate.exactness.enumeration import emitted_law, target_law
 from distill.evaluate.exactness.greedy import GreedyRun, divergences
 from distill.evaluate.exactness.kinds import harmful, harmless, is_ever_unsure, tiny_trial
 from distill.evaluate.exactness.reference import law_error
@@ -23,7 +23,7 @@ from distill.progress import Progress
 from distill.speculative.decode import decode
 from distill.speculative.drafters import ModelDrafter
 from distill.speculative.round_length import Confident, DraftLength
-from distill.speculative.rule import speculative_rule
+from distill.speculative.rule import Rule, speculative_rule
 from distill.speculative.sampling import Sampling
 
 log = logging.getLogger(__name__)

@@ -8,13 +8,11 @@ Shapes: R rows (all V^K drafts), K drafted tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Any]
-"""(drafts, q, p, uniforms, counts) -> a verdict with `accepted` and `next_token`."""
+from distill.speculative.rule import Rule, Ruling
 
 BISECTIONS = 56
 LAST = 1 - 2**-53
@@ -95,7 +93,7 @@ def _final(rule: Rule, drafts: Tensor, q: Tensor, p: Tensor, n: int) -> Tensor:
     return edges.diff(dim=1)
 
 
-def _judge(rule: Rule, drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor) -> Any:
+def _judge(rule: Rule, drafts: Tensor, q: Tensor, p: Tensor, uniforms: Tensor) -> Ruling:
     counts = torch.full((len(drafts),), drafts.shape[1])
     return rule(drafts, q, p, uniforms, counts)
 

@@ -70,7 +70,13 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
             _speedup(row.speedup_end_to_end),
             style="bold green" if won else None,
         )
-    view.caption = (
+    view.caption = _candidates_caption(load)
+    return view
+
+
+def _candidates_caption(load: Load) -> str:
+    """What the columns of the candidates' table mean."""
+    caption = (
         "alpha: chance that the next drafted token is accepted, given the earlier ones were; then "
         "that of the 1st, 2nd, … draft of a round. used: accepted of all drafted. c: one draft "
         "step, v: one pass over k+1 tokens, both in target steps. predicted: tokens/pass / (v + "
@@ -79,12 +85,12 @@ def candidates_table(table: Sequence[TableRow], champion: Arm, load: Load) -> Ta
         "with more agreement on held-out rows."
     )
     if load.confidence_threshold:
-        view.caption += (
+        caption += (
             f" k: at most; a round ends behind a token that the draft gave less than "
             f"{load.confidence_threshold:g}, and alpha is of what was tested. Only the 1st draft "
             "is never left out."
         )
-    return view
+    return caption
 
 
 def parts_table(what: str, found: Sequence[Part]) -> Table:
