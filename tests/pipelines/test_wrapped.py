@@ -62,6 +62,7 @@ def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_its_text_part_is_distilled_and_served(distill, wrapped, tmp_path):
     distill(f"target.id={wrapped}", "draft=svd", "draft.hidden_size=16", "budget.tokens=200")
     [exported] = (tmp_path / "outputs" / "artifacts" / "export").glob("*/*/config.json")

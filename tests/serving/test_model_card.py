@@ -65,11 +65,8 @@ def test_an_unmeasured_draft_claims_nothing():
 
 def test_a_local_path_is_not_published(tmp_path):
     place = str(tmp_path / "my-target")
-    text = card(
-        target_id=place,
-        lineage={"target": place, "more": [place]},
-        measurement={"in": {"x": place}},
-    )
+    lineage = {"target": place, "more": [place]}
+    text = card(target_id=place, lineage=lineage, measurement={"in": {"x": place}})
     assert str(tmp_path) not in text
     assert "- target: my-target\n" in text
     assert "vllm serve my-target" in text
