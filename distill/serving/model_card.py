@@ -114,4 +114,5 @@ def _text(value: Any) -> str:
         return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value)) or "none"
-    return "none" if value is None else str(value)
+    text = "none" if value is None else str(value)
+    return Path(text).name if text.startswith(("/", "~")) else text

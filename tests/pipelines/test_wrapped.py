@@ -15,7 +15,7 @@ from transformers import (
 from .conftest import write_tokenizer
 
 
-@pytest.fixture(params=["as written now", "as transformers 4 wrote it"])
+@pytest.fixture(params=["names of transformers 4", "names of transformers 5"])
 def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     text = Gemma3TextConfig(
         vocab_size=258,
@@ -51,17 +51,18 @@ def wrapped(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     Gemma3ForConditionalGeneration(config).save_pretrained(folder)
     write_tokenizer(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [257]}))
-    if "4" in request.param:
+    if "5" in request.param:
         tensors = load_file(folder / "model.safetensors")
-        old = {
-            name.replace("model.language_model.", "language_model.model."): tensor
+        renamed = {
+            name.replace("language_model.model.", "model.language_model."): tensor
             for name, tensor in tensors.items()
         }
-        assert old.keys() != tensors.keys()
-        save_file(old, folder / "model.safetensors", {"format": "pt"})
+        assert renamed.keys() != tensors.keys()
+        save_file(renamed, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
+@pytest.mark.slow
 def test_its_text_part_is_distilled_and_served(distill, wrapped, tmp_path):
     distill(f"target.id={wrapped}", "draft=svd", "draft.hidden_size=16", "budget.tokens=200")
     [exported] = (tmp_path / "outputs" / "artifacts" / "export").glob("*/*/config.json")

@@ -64,8 +64,11 @@ def test_an_unmeasured_draft_claims_nothing():
 
 
 def test_a_local_path_is_not_published(tmp_path):
-    text = card(target_id=str(tmp_path / "my-target"))
+    place = str(tmp_path / "my-target")
+    lineage = {"target": place, "more": [place]}
+    text = card(target_id=place, lineage=lineage, measurement={"in": {"x": place}})
     assert str(tmp_path) not in text
+    assert "- target: my-target\n" in text
     assert "vllm serve my-target" in text
     assert "base_model" not in front_matter(text)
 
