@@ -13,11 +13,14 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,22 +107,25 @@ def started(place: Path, output: Path) -> int:
         status = 0
     except SystemExit as ended:
         status = int(ended.code or 0)
+    except BaseException:
+        (output / "said.txt").open("a").write(traceback.format_exc())
     finally:
         os._exit(status)
 
 
-def finished(process: int) -> bool:
-    """Whether it has ended. RuntimeError where it failed."""
+def finished(process: int, output: Path) -> bool:
+    """Whether it has ended. RuntimeError where it failed, with what it said last."""
     found, status = os.waitpid(process, os.WNOHANG)
     if found and status:
-        raise RuntimeError(f"a job ended with status {os.waitstatus_to_exitcode(status)}")
+        said = (output / "said.txt").read_text()[-2000:]
+        raise RuntimeError(f"a job ended with {os.waitstatus_to_exitcode(status)}: {said}")
     return bool(found)
 
 
 def run(place: Path, output: Path) -> None:
     """Run the job to its end."""
     process = started(place, output)
-    while not finished(process):
+    while not finished(process, output):
         time.sleep(0.05)
 
 
@@ -134,11 +140,11 @@ def killed(place: Path, output: Path, stage: str, after: float) -> bool:
     process = started(place, output)
     until = time.monotonic() + PATIENCE
     while not entered(stage, output):
-        if finished(process) or time.monotonic() > until:
+        if finished(process, output) or time.monotonic() > until:
             raise RuntimeError(f"the job never came to {stage}")
         time.sleep(0.002)
     time.sleep(after)
-    if finished(process):
+    if finished(process, output):
         return False
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
@@ -156,8 +162,6 @@ def seconds(output: Path) -> dict[str, float]:
 
 def results(output: Path) -> dict[str, str]:
     """Everything that a job leaves and that no clock decides, hashed."""
-    from mlflow import MlflowClient
-
     from distill.artifacts import load
     from distill.integrity import damage
 
@@ -167,9 +171,10 @@ def results(output: Path) -> dict[str, str]:
             continue
         broken = damage(path, load(path).manifest["files"])  # a UserError for a stage half done
         found[f"{path.parent.name} damaged"] = str(broken)
-    client = MlflowClient(f"sqlite:///{output / 'mlflow.db'}")
-    versions = client.search_model_versions()
-    found["registered versions"] = str([(one.name, one.version) for one in versions])
+    # Not through MLflow: forks would inherit its connection to a file that is gone by then.
+    with closing(sqlite3.connect(output / "mlflow.db")) as store:
+        versions = store.execute("select name, version from model_versions order by 1, 2")
+        found["registered versions"] = str(versions.fetchall())
     return found
 
 
