@@ -3,21 +3,17 @@
 Its proof runs in this project's own engine: transformers loads no heads.
 """
 
-from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from distill.errors import UserError
 from distill.models.draft import load_draft, save_draft
-from distill.models.target import eos_token_ids, load_target
 from distill.serving import sglang, vllm
-from distill.serving.proof import Proof, compare
+from distill.serving.own_engine import prove
 from distill.serving.transformers import ExportError, check_tokenizer
-from distill.speculative.decode import decode
-from distill.speculative.drafter_for import drafter_for
-from distill.speculative.sampling import Sampling
+
+__all__ = ["DESCRIPTION", "check", "prove", "serve", "write"]
 
 DESCRIPTION = (
     "An EAGLE-3 head that reads the hidden states of `{target}` and guesses its next tokens for "
@@ -58,29 +54,6 @@ def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> 
             raise UserError(f"The draft overflows {dtype}: set export.dtype=bfloat16.")
         if not torch.equal(tensor, expected[name]):
             raise ExportError(f"{folder} does not hold the champion's {name} in {dtype}")
-
-
-def prove(
-    draft: Path, *, target: Path, prompts: Sequence[Sequence[int]], max_new_tokens: int = 32
-) -> Proof:
-    """Greedy decoding with the exported head against plain decoding, in float32 on the CPU."""
-    model = load_target(target, dtype=torch.float32, device="cpu")
-    head = load_draft(draft, dtype=torch.float32, device="cpu")
-    ends = eos_token_ids(target)
-
-    def tokens(k: int) -> list[list[int]]:
-        drafter = drafter_for(head, model) if k else None
-        return decode(
-            model,
-            prompts,
-            drafter=drafter,
-            num_draft_tokens=k,
-            sampling=Sampling(temperature=0.0),
-            max_new_tokens=max_new_tokens,
-            eos_token_ids=ends,
-        ).tokens
-
-    return compare("distill", version("distill-draft"), tokens(0), tokens(3), counters={})
 
 
 def serve(target: str, draft: str, num_draft_tokens: int) -> str:
