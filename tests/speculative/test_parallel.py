@@ -5,6 +5,7 @@ import torch
 
 from distill.evaluate.exactness.controls import ShiftedMarginals
 from distill.speculative.cache import RaggedCache
+from distill.speculative.cached_model import CachedModel
 from distill.speculative.decode import decode
 from distill.speculative.drafter_for import drafter_for
 from distill.speculative.drafters import ModelDrafter
@@ -67,26 +68,28 @@ def test_every_draft_equals_the_naive_one(family, sampling, fixed, prompts):
     )
     accepted = [at.accepted for at in out.stats.per_position]
     assert checked.rounds >= 4
-    # The model drafts for itself: its first guess is always right.
-    assert accepted[0] == out.stats.per_position[0].tested > 0
-    assert out.stats.per_position[1].alpha < 1
+    # The model drafts for itself: its first guess is always right, those behind masks are not.
+    first, second = out.stats.per_position[:2]
+    assert accepted[0] == first.tested > 0
+    assert second.alpha_sum < second.tested
 
 
 def test_a_round_is_one_pass_whatever_k(target, prompts, monkeypatch):
     widths = []
     draft = noisy_copy()
     drafter = ParallelDrafter(draft, MASK)
-    run = drafter._cached.run
+    run = CachedModel.run
 
-    def counted(tokens):
-        widths.append(tokens.shape[1])
-        return run(tokens)
+    def counted(self, tokens):
+        if self is drafter._cached:
+            widths.append(tokens.shape[1])
+        return run(self, tokens)
 
-    monkeypatch.setattr(drafter._cached, "run", counted)
+    monkeypatch.setattr(CachedModel, "run", counted)
     out = decode(target, prompts, drafter=drafter, num_draft_tokens=5, max_new_tokens=20)
     assert len(widths) == out.timing.verify_steps
-    # Up to 6 new tokens, and 4 masks that are never kept.
-    assert all(5 <= width <= 10 for width in widths)
+    # Up to 6 new tokens, and 4 masks that are never kept; fewer near the rows' ends.
+    assert max(widths) <= 10
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()])
