@@ -41,14 +41,13 @@ def write_model(
     spread: float = 0.02,
     noise: float = 0.0,
     reserved: int = 0,
-    padding: int = 0,
 ) -> Path:
     """spread: of the weights; from 0.2 on a token's successor depends on more than itself.
 
-    reserved: special tokens that no text has. padding: rows of the model that have no token.
+    reserved: special tokens that no text has.
     """
     model = tiny_llama(
-        vocab_size=256 + len(SPECIAL) + reserved + padding,
+        vocab_size=256 + len(SPECIAL) + reserved,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=layers,

@@ -1,6 +1,7 @@
 """A parallel draft goes the whole road, from its own start and from a distilled draft."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ END = 256 + len(SPECIAL)
 
 @pytest.fixture(scope="session")
 def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target with two reserved tokens and two rows without a token."""
-    return write_model(tmp_path_factory.mktemp("roomy"), spread=0.2, reserved=2, padding=2)
+    """A target with four reserved tokens."""
+    return write_model(tmp_path_factory.mktemp("roomy"), spread=0.2, reserved=4)
 
 
 def artifacts(tmp_path: Path, stage: str) -> list[Path]:
@@ -29,7 +30,7 @@ def test_a_parallel_draft_is_trained_measured_registered_and_exported(
     (export,) = artifacts(tmp_path, "export")
     folder = export.parent / "masks-draft"
     config = json.loads((folder / "config.json").read_text())
-    assert config["pard_token"] == END + 3  # the last row that has no token
+    assert config["pard_token"] == END + 3  # the last reserved token
     assert config["architectures"] == ["LlamaForCausalLM"]
     card = (folder / "README.md").read_text()
     assert '"parallel_drafting":true' in card
@@ -88,8 +89,14 @@ def test_a_target_whose_ids_are_all_in_use_has_no_parallel_draft(distill, prompt
     assert "every id of" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_an_id_that_the_rows_have_is_passed_over_and_refused_where_it_is_asked_for(roomy):
+def test_an_id_that_the_rows_have_is_passed_over_and_refused_where_it_is_asked_for(roomy, tmp_path):
     assert unused_ids(roomy) == [END + 3, END + 2, END + 1, END]
+    wider = tmp_path / "wider"
+    shutil.copytree(roomy, wider)
+    config = json.loads((wider / "config.json").read_text())
+    (wider / "config.json").write_text(json.dumps(config | {"vocab_size": END + 6}))
+    # Rows without a token come first.
+    assert unused_ids(wider)[:3] == [END + 5, END + 4, END + 3]
     counts = [0] * (END + 4)
     counts[END + 3] = 5
     assert choose_mask(roomy, None, counts) == END + 2
