@@ -87,7 +87,9 @@ def test_a_round_is_one_pass_whatever_k(target, prompts, monkeypatch):
 
     monkeypatch.setattr(CachedModel, "run", counted)
     out = decode(target, prompts, drafter=drafter, num_draft_tokens=5, max_new_tokens=20)
-    assert len(widths) == out.timing.verify_steps
+    # A round in which no row can use a draft has no such pass; every other has one.
+    assert out.timing.draft_steps > 3 * len(widths)
+    assert len(widths) <= out.timing.verify_steps
     # Up to 6 new tokens, and 4 masks that are never kept; fewer near the rows' ends.
     assert max(widths) <= 10
 
