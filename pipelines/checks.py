@@ -12,6 +12,7 @@ from distill.evaluate.candidates import is_registered
 from distill.evaluate.prompts import PromptFile, check_batches
 from distill.losses.divergence import check_unsoftened
 from distill.models.head_plan import plan_made
+from distill.models.parallel import check_mask, folder_mask
 from distill.models.target import context_length
 from distill.pipelines.benchmark import check_benchmark
 from distill.pipelines.job import Job
@@ -77,6 +78,7 @@ def _check_training(job: Job) -> None:
     job.objective.check(job.signal)
     if job.reads:
         _check_head(job)
+    _check_parallel(job)
     if not data.on_policy:
         return
     if job.signal.cached:
@@ -107,6 +109,19 @@ def _check_head(job: Job) -> None:
         )
     if config.trainer.compile:
         raise UserError("trainer.compile compiles a separate draft; set trainer.compile=false")
+
+
+def _check_parallel(job: Job) -> None:
+    """Refuse a mask token that is in use, and a parallel draft trained as another kind."""
+    folder, steps = job.draft_folder, job.draft.parallel
+    if steps is not None and job.reads:
+        raise UserError("draft.parallel: a head that reads the target cannot; set it to null")
+    if steps is not None:
+        check_mask(folder or job.target.folder, job.mask_asked)
+    elif folder is not None and folder_mask(folder) is not None:
+        raise UserError(
+            f"{folder.name} is a parallel draft: train it further as one, with draft.parallel=8"
+        )
 
 
 def _check_lengths(job: Job, trained: bool) -> None:

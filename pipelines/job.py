@@ -23,6 +23,7 @@ from distill.models.draft import load_draft
 from distill.models.eagle3 import feature_layers
 from distill.models.folder import folder_is_head
 from distill.models.identity import ModelIdentity, identify
+from distill.models.parallel import folder_mask
 from distill.models.plan import resolve_init, text_config
 from distill.models.source import check_model_folder, resolve_model
 from distill.models.target import context_length, eos_token_ids, load_target, pick_dtype
@@ -189,6 +190,14 @@ class Job:
         """Where a `pretrained` or `ready` draft lies; None for a draft that is built."""
         model = self.draft.existing
         return None if model is None else self.model_folder(model, "draft")
+
+    @property
+    def mask_asked(self) -> int | None:
+        """A parallel draft's mask token: the configured one, else the one that it has already."""
+        folder = self.draft_folder
+        if self.draft.mask_token is not None or folder is None:
+            return self.draft.mask_token
+        return folder_mask(folder)
 
     @cached_property
     def reads(self) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from distill.models.code import auto_tokenizer
 from distill.models.draft import initialise_draft, load_draft
 from distill.models.head_plan import plan_made, start_head
 from distill.pipelines.job import Job
-from distill.pipelines.train import reading_of
+from distill.pipelines.train import mask_of, reading_of
 from distill.process import return_freed_memory
 from distill.speculative.sampling import Sampling
 from distill.teacher.cache import cache_signals
@@ -243,7 +243,7 @@ def _learning(
         schedule=config.schedule,
         vocabulary_size=job.vocabulary_size,
         target_folder=job.target.folder,
-        reading=reading_of(job, target),
+        kind=mask_of(job, corpus) or reading_of(job, target),
         seed=config.seed,
     )
 

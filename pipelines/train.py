@@ -14,9 +14,12 @@ from distill.content import content, plain
 from distill.data.corpus import load_corpus, token_counts
 from distill.data.datamodule import CorpusDataModule
 from distill.errors import UserError
+from distill.models.config import MASK_KEY
 from distill.models.draft import MADE_FROM_TARGET, initialise_draft, load_draft
+from distill.models.folder import text_setting
 from distill.models.head_plan import plan_head, start_head
 from distill.models.importance import Calibration
+from distill.models.parallel import choose_mask
 from distill.models.plan import plan_draft
 from distill.models.svd import HeadStatistics, measure_statistics
 from distill.pipelines.cache import CachedSignal
@@ -31,6 +34,7 @@ from distill.tracking.runs import Run
 from distill.training.callbacks.candidates import CANDIDATES, candidate_folders
 from distill.training.callbacks.decoding import Decoding
 from distill.training.callbacks.resume import RESUME
+from distill.training.masked import Mask
 from distill.training.on_policy import OnPolicy
 from distill.training.run import train_draft
 from distill.training.student import Reading
@@ -140,13 +144,17 @@ def _train(
     job: Job, corpus: Corpus, signal: CachedSignal | None, folder: Path, stage: Run
 ) -> dict[str, Any]:
     config, vocabulary = job.config, job.vocabulary_size
+    mask = mask_of(job, corpus.path)
     decodes = bool(config.trainer.decode_every)
     needed = signal is None or decodes or job.draft.init in MADE_FROM_TARGET or bool(job.reads)
     target = job.target.load() if needed else None
     draft, description = make_draft(job, target, corpus)
     log.info("draft (%s):\n%s", job.draft.init, description)
+    if mask is not None:
+        setattr(draft.config, MASK_KEY, mask.token)
+        log.info("parallel: %d tokens a pass, mask token %d", mask.steps, mask.token)
     teacher = _teacher(job, draft, target, signal)
-    reading = reading_of(job, target)
+    kind = mask or reading_of(job, target)
     decoding = _decoding(job, corpus, target) if decodes and target is not None else None
     on_policy = _on_policy(job, target)
     del target  # a cached signal needs no more of it
@@ -169,7 +177,7 @@ def _train(
         folder,
         vocabulary_size=vocabulary,
         target_folder=job.target.folder,
-        reading=reading,
+        kind=kind,
         on_policy=on_policy,
         logger=lightning_logger(stage),
         decoding=decoding,
@@ -206,6 +214,22 @@ def reading_of(job: Job, target: "PreTrainedModel | None") -> Reading | None:
     assert target is not None
     embedding: Any = target.get_input_embeddings()
     return Reading(embedding.weight.detach().float().clone(), job.draft.unroll)
+
+
+def mask_of(job: Job, corpus: Path) -> Mask | None:
+    """How a parallel draft is trained; None for a draft of one token a pass.
+
+    Raises:
+        UserError: the mask token occurs in the training rows.
+    """
+    asked = job.draft
+    if asked.parallel is None:
+        return None
+    folder = job.draft_folder or job.target.folder
+    rows = load_corpus(corpus)["train"]
+    counts = token_counts(rows, text_setting(job.target.folder, "vocab_size")).tolist()
+    token = choose_mask(folder, job.mask_asked, counts)
+    return Mask(token, asked.parallel, asked.retention, asked.least_retention)
 
 
 def _decoding(job: Job, corpus: Corpus, target: "PreTrainedModel") -> Decoding:

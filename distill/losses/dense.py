@@ -27,6 +27,10 @@ class HiddenSignal:
     def shape(self) -> tuple[int, int | None]:
         return len(self.hidden), self.head.weight.shape[0]
 
+    def take(self, index: Tensor) -> "HiddenSignal":
+        """The signal of the tokens ``index`` alone."""
+        return HiddenSignal(self.hidden.index_select(0, index), self.head)
+
     def check(self, divergence: Mixture) -> None:
         """Every divergence can be made of the whole distribution."""
         check_hidden("teacher", self.hidden, self.head)

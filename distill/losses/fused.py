@@ -43,6 +43,10 @@ class Signal(Protocol):
         """T, and V where the signal says how many ids there are."""
         ...
 
+    def take(self, index: Tensor) -> "Signal":
+        """The signal of some of the T tokens alone."""
+        ...
+
     def check(self, divergence: Mixture) -> None:
         """Raise UserError for a divergence that this form of the signal cannot give."""
         ...

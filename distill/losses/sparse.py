@@ -25,7 +25,7 @@ class TopK:
     log_tail: Tensor
     temperature: float = 1.0
 
-    def rows(self, index: Tensor | slice) -> "TopK":
+    def take(self, index: Tensor | slice) -> "TopK":
         return TopK(self.ids[index], self.log_probs[index], self.log_tail[index], self.temperature)
 
     @property
@@ -67,7 +67,7 @@ class Sampled:
     log_probs: Tensor
     temperature: float = 1.0
 
-    def rows(self, index: Tensor | slice) -> "Sampled":
+    def take(self, index: Tensor | slice) -> "Sampled":
         return Sampled(
             self.ids[index], self.weights[index], self.log_probs[index], self.temperature
         )
@@ -220,7 +220,7 @@ class SparseScorer:
         block = BLOCK_ROWS if student_logits.device.type == "cpu" else count
         for row in range(0, count, block):
             end = min(row + block, count)
-            signal = self._signal.rows(slice(first + row, first + end))
+            signal = self._signal.take(slice(first + row, first + end))
             scores.append(_score_block_(student_logits[row:end], signal, self._divergence))
         values, overlap, agree = (torch.cat(parts) for parts in zip(*scores, strict=True))
         return Scores(values, overlap, agree)

@@ -10,6 +10,8 @@ from distill.errors import UserError
 
 EAGLE3 = "LlamaForCausalLMEagle3"
 """What an EAGLE-3 head's config.json calls its architecture."""
+MASK_KEY = "pard_token"
+"""What config.json of a parallel draft calls its mask token (vLLM, TensorRT-LLM)."""
 HEADS = ("eagle3",)
 """Values of `draft.init` for a head that reads the target's hidden states."""
 MADE = ("auto", "pruned", "svd", "scratch", *HEADS)
@@ -85,7 +87,7 @@ class DraftConfig:
     from the target's), `auto` (`pruned` where the target's family allows it, else `svd`),
     `scratch`, `eagle3` (a head that reads the target's hidden states), `pretrained` (trained
     further) or `ready` (measured as it is, never trained). The last two read `model`, a separate
-    draft or a head.
+    draft or a head. Any separate draft is trained into a parallel one where `parallel` is given.
     """
 
     init: str = "auto"
@@ -101,6 +103,17 @@ class DraftConfig:
     """Ids that a head covers, the most frequent of the training rows; null: by what they gain."""
     unroll: int = deciding("train", default=3, only_with="is_head")
     """Steps in which a head reads its own states while it is trained."""
+    parallel: int | None = deciding("train", default=None, only_with="is_parallel")
+    """Tokens that a parallel draft learns to guess in one pass; null: one, as any draft does.
+
+    It may be served with more: all mask positions share one id, so nothing limits their number but
+    an alpha that falls."""
+    mask_token: int | None = deciding("train", default=None, only_with="is_parallel")
+    """The id at the positions behind a parallel draft's text; null: an unused one is chosen."""
+    retention: float = deciding("train", default=0.7, only_with="is_parallel")
+    """Of the chains that have j masks in training, this share has one more (PARD, COD)."""
+    least_retention: float = deciding("train", default=0.2, only_with="is_parallel")
+    """Share of all chains that have every number of masks at least."""
 
     def __post_init__(self) -> None:
         if self.unroll < 1:
@@ -115,6 +128,7 @@ class DraftConfig:
             raise UserError(
                 f"draft.init={self.init} needs a model: use draft={self.init} draft.model.id=NAME"
             )
+        self._check_parallel()
         if not 0 < self.parameter_ratio < 1:
             raise UserError(
                 f"draft.parameter_ratio is {self.parameter_ratio}: use a share such as 0.1."
@@ -123,6 +137,30 @@ class DraftConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"draft.{name} is {value}: use at least 1.")
+
+    def _check_parallel(self) -> None:
+        if self.parallel is None:
+            return
+        if self.parallel < 2:
+            raise UserError(
+                f"draft.parallel is {self.parallel}: guess 2 tokens or more in one pass, 8 by "
+                "default, or use draft=auto for a draft of one."
+            )
+        if self.is_head or self.init == "ready":
+            raise UserError(
+                f"draft.parallel trains a separate draft and draft.init is {self.init}: use "
+                "draft.init=auto or pretrained, or set draft.parallel=null."
+            )
+        for name in ("retention", "least_retention"):
+            if not 0 < getattr(self, name) <= 1:
+                raise UserError(
+                    f"draft.{name} is {getattr(self, name)}: use a share above 0, at most 1."
+                )
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether a draft is trained that guesses several tokens in one pass."""
+        return self.parallel is not None
 
     @property
     def is_head(self) -> bool:

@@ -3,22 +3,17 @@
 Its proof runs in this project's own engine: transformers loads no heads.
 """
 
-from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
 
 from distill.errors import UserError
 from distill.models.draft import load_draft, save_draft
 from distill.serving import sglang, vllm
-from distill.serving.proof import Proof, compare, within
+from distill.serving.own_engine import prove
 from distill.serving.transformers import ExportError, check_tokenizer
-from distill.speculative.decode import decode
-from distill.speculative.drafter_for import drafter_for
-from distill.speculative.parting import divergences
-from distill.speculative.sampling import Sampling
+
+__all__ = ["DESCRIPTION", "check", "prove", "serve", "write"]
 
 DESCRIPTION = (
     "An EAGLE-3 head that reads the hidden states of `{target}` and guesses its next tokens for "
@@ -59,42 +54,6 @@ def check(folder: Path, champion: Path, target: Path, *, dtype: torch.dtype) -> 
             raise UserError(f"The draft overflows {dtype}: set export.dtype=bfloat16.")
         if not torch.equal(tensor, expected[name]):
             raise ExportError(f"{folder} does not hold the champion's {name} in {dtype}")
-
-
-def prove(
-    draft: Path,
-    *,
-    target: PreTrainedModel,
-    eos_token_ids: Sequence[int],
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int = 32,
-) -> Proof:
-    """Greedy decoding with the exported head against plain decoding, as the target is loaded."""
-    head = load_draft(draft, dtype=target.dtype, device=target.device)
-    prompts = within(prompts, max_new_tokens, target, None)
-
-    def tokens(k: int) -> list[list[int]]:
-        drafter = drafter_for(head, target) if k else None
-        return decode(
-            target,
-            prompts,
-            drafter=drafter,
-            num_draft_tokens=k,
-            sampling=Sampling(temperature=0.0),
-            max_new_tokens=max_new_tokens,
-            eos_token_ids=eos_token_ids,
-        ).tokens
-
-    plain, assisted = tokens(0), tokens(3)
-    return compare(
-        "distill",
-        version("distill-draft"),
-        plain,
-        assisted,
-        counters={},
-        dtype=str(target.dtype).removeprefix("torch."),
-        parted=divergences(target, prompts, plain, assisted),
-    )
 
 
 def serve(target: str, draft: str, num_draft_tokens: int) -> str:

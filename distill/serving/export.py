@@ -10,7 +10,8 @@ import torch
 from distill.errors import UserError
 from distill.files import whole_folder, write_text
 from distill.models.folder import folder_is_head
-from distill.serving import eagle3, model_card, transformers
+from distill.models.parallel import folder_mask
+from distill.serving import eagle3, model_card, parallel, transformers
 from distill.serving.config import ExportConfig
 
 
@@ -72,7 +73,9 @@ def export_draft(
 
 def serving_of(folder: Path) -> ModuleType:
     """The file that writes, checks and proves this kind of draft."""
-    return eagle3 if folder_is_head(folder) else transformers
+    if folder_is_head(folder):
+        return eagle3
+    return transformers if folder_mask(folder) is None else parallel
 
 
 def export_dtype(name: str) -> torch.dtype:

@@ -19,19 +19,25 @@ COUNTERS = (
 
 
 def speculative_config(
-    draft: str, num_draft_tokens: int, *, head: bool = False
+    draft: str, num_draft_tokens: int, *, head: bool = False, parallel: bool = False
 ) -> dict[str, str | int]:
-    """The value of vLLM's option of that name. head: of an EAGLE-3 head, else a separate draft."""
-    return {
+    """The value of vLLM's option of that name.
+
+    head: of an EAGLE-3 head, else a separate draft. parallel: that drafts all tokens in one pass.
+    """
+    settings: dict[str, str | int] = {
         "method": "eagle3" if head else "draft_model",
         "model": draft,
         "num_speculative_tokens": num_draft_tokens,
     }
+    return settings | {"parallel_drafting": True} if parallel else settings
 
 
-def command(target: str, draft: str, num_draft_tokens: int, *, head: bool = False) -> str:
+def command(
+    target: str, draft: str, num_draft_tokens: int, *, head: bool = False, parallel: bool = False
+) -> str:
     """A shell command that starts vLLM's OpenAI-compatible server."""
-    settings = speculative_config(draft, num_draft_tokens, head=head)
+    settings = speculative_config(draft, num_draft_tokens, head=head, parallel=parallel)
     config = json.dumps(settings, separators=(",", ":"))
     return f"vllm serve {shlex.quote(target)} --speculative-config {shlex.quote(config)}"
 

@@ -6,9 +6,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from distill.errors import UserError
+from distill.models.config import MASK_KEY
 from distill.models.eagle3 import Eagle3Head, feature_layers
 from distill.speculative.drafters import Drafter, ModelDrafter
 from distill.speculative.eagle3 import Eagle3Drafter
+from distill.speculative.parallel import ParallelDrafter
 
 
 def drafter_for(draft: PreTrainedModel, target: PreTrainedModel) -> Drafter:
@@ -18,7 +20,8 @@ def drafter_for(draft: PreTrainedModel, target: PreTrainedModel) -> Drafter:
         UserError: the head does not fit the target.
     """
     if not isinstance(draft, Eagle3Head):
-        return ModelDrafter(draft)
+        mask = getattr(draft.config, MASK_KEY, None)
+        return ModelDrafter(draft) if mask is None else ParallelDrafter(draft, mask)
     layers = target.config.get_text_config().num_hidden_layers
     embedding = cast("Tensor", target.get_input_embeddings().weight)
     if embedding.shape[1] != draft.config.hidden_size:

@@ -28,7 +28,7 @@ from distill.training.on_policy import OnPolicy
 from distill.training.optim import build_optimizers, scale_and_clip, scale_learning_rates
 from distill.training.schedule import factor
 from distill.training.sharding import equal_windows, shard
-from distill.training.student import HeadStudent, Student
+from distill.training.student import AnyStudent
 
 LOG_EVERY_WINDOWS = 10
 
@@ -45,7 +45,7 @@ class DistillModule(lightning.LightningModule):
 
     def __init__(
         self,
-        student: Student | HeadStudent,
+        student: AnyStudent,
         teacher: Teacher,
         objective: Objective,
         clock: Clock,

@@ -29,6 +29,7 @@ from distill.training.callbacks.validation import Validation
 from distill.training.check import check_training
 from distill.training.clock import Clock
 from distill.training.config import BudgetConfig, OptimizerConfig, ScheduleConfig, TrainerConfig
+from distill.training.masked import Mask
 from distill.training.module import DistillModule
 from distill.training.objective import Objective
 from distill.training.on_policy import OnPolicy
@@ -50,7 +51,7 @@ def train_draft(
     *,
     vocabulary_size: int,
     target_folder: Path,
-    reading: Reading | None = None,
+    kind: Reading | Mask | None = None,
     on_policy: OnPolicy | None = None,
     logger: Logger | None = None,
     decoding: Decoding | None = None,
@@ -62,7 +63,7 @@ def train_draft(
     draft: fp32 weights, changed in place. teacher: gives the target's distributions of
     `vocabulary_size` ids, those that both heads share. datamodule: see `distill.data.datamodule`.
     objective: already checked against the teacher's signal. target_folder: gives every candidate
-    its tokenizer and EOS list. reading: for a draft that reads the target's states. on_policy:
+    its tokenizer and EOS list. kind: what else a draft of this kind is trained with. on_policy:
     answers rows anew, for a live teacher only. decoding: measures the draft with the engine on the
     way. about: what every candidate's metrics.json says beside its numbers. seed: seeds what is
     drawn while training.
@@ -77,7 +78,7 @@ def train_draft(
             call goes on from it.
     """
     check_training(trainer, budget)
-    if reading is None:
+    if not isinstance(kind, Reading):
         check_head(draft)
     draft.train()  # a pretrained one comes in eval mode, of which Lightning would warn
     if trainer.compile:
@@ -85,7 +86,7 @@ def train_draft(
     lightning.seed_everything(seed, verbose=False)
     clock = Clock(budget)
     module = DistillModule(
-        student_of(draft, vocabulary_size, reading),
+        student_of(draft, vocabulary_size, kind),
         teacher,
         objective,
         clock,

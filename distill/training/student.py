@@ -13,14 +13,17 @@ from transformers import PreTrainedModel
 from distill.losses.fused import Signal
 from distill.losses.head import Head
 from distill.models.eagle3 import Eagle3Head
+from distill.speculative.architecture import attention_windows, is_eager
 from distill.teacher.features import ReadSignal
 from distill.teacher.head import head_of, last_hidden
+from distill.training.masked import Entries, Mask, lay_out, visible
 from distill.training.objective import Objective
-from distill.training.unroll import unroll
+from distill.training.unroll import documents_of, unroll
 
 STEP_WEIGHT = 0.8
-"""A step of an unrolled draft weighs this much of the one before it: it counts only if all earlier
-tokens were accepted. The factor is that of EAGLE-3's published training code."""
+"""A step of a draft that guesses several tokens weighs this much of the one before it: it counts
+only if all earlier tokens were accepted. The factor is that of EAGLE-3's published training code.
+"""
 
 
 class Reading(NamedTuple):
@@ -140,13 +143,88 @@ class HeadStudent(nn.Module):
         return self._reading.embedding
 
 
+class ParallelStudent(nn.Module):
+    """A draft that guesses several tokens in one pass behind mask tokens, and its loss over all."""
+
+    def __init__(self, draft: PreTrainedModel, mask: Mask, vocabulary_size: int):
+        super().__init__()
+        self.draft = draft
+        self._mask = mask
+        self._vocabulary_size = vocabulary_size
+        self._windows = attention_windows(draft)
+        self._eager = is_eager(draft)
+
+    def forward(
+        self,
+        batch: dict[str, Tensor],
+        positions: Tensor,
+        signal: Signal | None,
+        objective: Objective,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """As of `Student`; the sums are over all steps, the loss is their weighted mean.
+
+        While the draft trains, chains are cut short by lot and the loss of what stays weighs more,
+        so that its expectation is that of whole chains.
+        """
+        ids = batch["input_ids"]
+        places = _places(batch).expand_as(ids)
+        lots = torch.rand(len(positions), device=ids.device) if self.draft.training else None
+        entries = lay_out(positions, places, self._mask, lots)
+        text, behind = self._states(ids, places, entries)
+        if signal is None:
+            return 0.0 * text.sum() + head_zero(self.draft), {}
+        every = torch.arange(len(positions), device=ids.device)
+        steps = [(text.flatten(0, 1)[positions], every)]
+        flat = behind.flatten(0, 1)
+        steps += [(flat[at], told) for at, told in zip(entries.slots, entries.told, strict=True)]
+        head, following = head_of(self.draft), ids.flatten()[positions + 1]
+        losses: list[Tensor] = []
+        sums: dict[str, Tensor] = {}
+        for step, (states, told) in enumerate(steps):
+            loss, of_step = score(
+                states, head, signal.take(told), objective, following[told], self._vocabulary_size
+            )
+            kept = 1.0 if lots is None else self._mask.share(step)
+            losses.append(loss * STEP_WEIGHT**step / kept)
+            sums = {name: sums.get(name, 0.0) + value for name, value in of_step.items()}
+        weight = sum(STEP_WEIGHT**step for step in range(len(steps)))
+        return torch.stack(losses).sum() / weight, sums
+
+    def _states(self, ids: Tensor, places: Tensor, entries: Entries) -> tuple[Tensor, Tensor]:
+        """What the head reads at the tokens [B, S, d] and at the entries behind them [B, E, d]."""
+        documents = documents_of(places)
+        masks = {
+            kind: self._as_wanted(visible(documents, places, entries, window))
+            for kind, window in self._windows.items()
+        }
+        states = self.draft.base_model(
+            input_ids=torch.cat([ids, torch.full_like(entries.base, self._mask.token)], 1),
+            position_ids=torch.cat([places, entries.place], 1),
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            use_cache=False,
+        ).last_hidden_state
+        return states[:, : ids.shape[1]], states[:, ids.shape[1] :]
+
+    def _as_wanted(self, seen: Tensor) -> Tensor:
+        """Boolean for SDPA; additive for eager attention."""
+        if not self._eager:
+            return seen
+        least = torch.finfo(self.draft.dtype).min
+        return torch.zeros_like(seen, dtype=self.draft.dtype).masked_fill_(~seen, least)
+
+
+AnyStudent = Student | HeadStudent | ParallelStudent
+
+
 def student_of(
-    draft: PreTrainedModel, vocabulary_size: int, reading: Reading | None
-) -> Student | HeadStudent:
-    """What trains this kind of draft; `reading` is given for a head."""
+    draft: PreTrainedModel, vocabulary_size: int, kind: Reading | Mask | None
+) -> AnyStudent:
+    """What trains a draft: a `Reading` is given for a head, a `Mask` for a parallel one."""
+    if isinstance(kind, Mask):
+        return ParallelStudent(draft, kind, vocabulary_size)
     if isinstance(draft, Eagle3Head):
-        assert reading is not None, "a head needs the target's embedding"
-        return HeadStudent(draft, reading, vocabulary_size)
+        assert kind is not None, "a head needs the target's embedding"
+        return HeadStudent(draft, kind, vocabulary_size)
     return Student(draft, vocabulary_size)
 
 

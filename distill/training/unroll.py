@@ -29,7 +29,7 @@ def unroll(
     """
     state = head.fuse(features)
     cos, sin = head.rotary(embedded, places)
-    documents = _documents(places)
+    documents = documents_of(places)
     keys: list[Tensor] = []
     values: list[Tensor] = []
     for step in range(steps):
@@ -64,7 +64,7 @@ def visible(documents: Tensor, step: int) -> Tensor:
     return (seen | alone)[:, None]
 
 
-def _documents(places: Tensor) -> Tensor:
+def documents_of(places: Tensor) -> Tensor:
     """A number for each entry's document: [B or 1, S]."""
     starts = torch.ones_like(places, dtype=torch.bool)
     starts[:, 1:] = places[:, 1:] != places[:, :-1] + 1

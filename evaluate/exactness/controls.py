@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from distill.speculative.cache import RaggedCache
+from distill.speculative.drafters import KeepGoing, Proposal
 from distill.speculative.eagle3 import Eagle3Drafter
+from distill.speculative.parallel import ParallelDrafter
 from distill.speculative.round_length import Confident, ConfidentRound
 from distill.speculative.rule import Rule, Ruling, sample, speculative_rule
 
@@ -64,6 +66,14 @@ class ShiftedFeatures(Eagle3Drafter):
 
     def read(self, states: Tensor) -> None:
         super().read(states.roll(1, 1))
+
+
+class ShiftedMarginals(ParallelDrafter):
+    """Says that it drew each token from the law of the mask position before."""
+
+    def propose(self, k: int, keep_going: KeepGoing | None = None) -> Proposal:
+        proposal = super().propose(k, keep_going)
+        return proposal._replace(q=None if proposal.q is None else proposal.q.roll(1, 1))
 
 
 class WrongIds(Eagle3Drafter):

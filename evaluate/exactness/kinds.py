@@ -9,16 +9,19 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from distill.evaluate.exactness.chi_square import Trial
-from distill.evaluate.exactness.controls import ShiftedFeatures, WrongIds
+from distill.evaluate.exactness.controls import ShiftedFeatures, ShiftedMarginals, WrongIds
 from distill.evaluate.exactness.toy import EOS, TINY, tiny_model
 from distill.models.eagle3 import Eagle3Head
 from distill.speculative.drafters import Drafter, LayerDrafter, ModelDrafter
 from distill.speculative.eagle3 import Eagle3Drafter
 from distill.speculative.lookup import PromptLookup
+from distill.speculative.parallel import ParallelDrafter
 
 SIZE: int = TINY["vocab_size"]
 OUTSIDE = 4
 """The one id that the tiny head does not cover."""
+MASK = SIZE - 1
+"""The tiny parallel draft's mask token."""
 
 
 def tiny_trial(kind: type = ModelDrafter) -> Trial:
@@ -35,6 +38,8 @@ def harmless(drafter: Drafter) -> dict[str, Drafter]:
     """Drafters like this one that guess worse, by what is wrong; the law must stay."""
     if isinstance(drafter, Eagle3Drafter):
         return {"features of the position before": _like(drafter, ShiftedFeatures)}
+    if isinstance(drafter, ParallelDrafter):
+        return {"a mask token that is text": ParallelDrafter(drafter.model, MASK - 1)}
     return {}
 
 
@@ -42,6 +47,9 @@ def harmful(drafter: Drafter) -> dict[str, Drafter]:
     """Drafters like this one that say another q than they drew from, by what is wrong."""
     if isinstance(drafter, Eagle3Drafter):
         return {"q of the wrong ids": _like(drafter, WrongIds)}
+    if isinstance(drafter, ParallelDrafter):
+        wrong = ShiftedMarginals(drafter.model, drafter.mask_token)
+        return {"q of the position before": wrong}
     return {}
 
 
@@ -83,6 +91,11 @@ def _of_head() -> Trial:
     return _trial(target, Eagle3Drafter(head.eval(), embedding, (1, 2, 3)))
 
 
+def _of_parallel() -> Trial:
+    draft = tiny_model(seed=2, layers=1)
+    return _trial(tiny_model(seed=1, layers=2), ParallelDrafter(draft, MASK))
+
+
 def _of_lookup() -> Trial:
     # Every token of the prompt came before, so that most rounds draft.
     return replace(_trial(tiny_model(seed=1, layers=2), PromptLookup()), prompt=[2, 5, 3, 0, 2, 5])
@@ -92,5 +105,6 @@ _TRIALS: dict[type, Callable[[], Trial]] = {
     ModelDrafter: _of_model,
     LayerDrafter: _of_layers,
     Eagle3Drafter: _of_head,
+    ParallelDrafter: _of_parallel,
     PromptLookup: _of_lookup,
 }

@@ -20,14 +20,14 @@ TEMPLATE = (
 )
 
 
-def write_tokenizer(folder: Path, swap: bool = False) -> None:
+def write_tokenizer(folder: Path, swap: bool = False, reserved: int = 0) -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     if swap:
         alphabet[40], alphabet[41] = alphabet[41], alphabet[40]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.add_special_tokens([*SPECIAL, *(f"<|reserved_{n}|>" for n in range(reserved))])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
@@ -40,10 +40,14 @@ def write_model(
     swap: bool = False,
     spread: float = 0.02,
     noise: float = 0.0,
+    reserved: int = 0,
 ) -> Path:
-    """spread: of the weights; from 0.2 on a token's successor depends on more than itself."""
+    """spread: of the weights; from 0.2 on a token's successor depends on more than itself.
+
+    reserved: special tokens that no text has.
+    """
     model = tiny_llama(
-        vocab_size=256 + len(SPECIAL),
+        vocab_size=256 + len(SPECIAL) + reserved,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=layers,
@@ -59,7 +63,7 @@ def write_model(
         for weight in model.parameters():
             weight += noise * torch.randn_like(weight)
     model.save_pretrained(folder)
-    write_tokenizer(folder, swap)
+    write_tokenizer(folder, swap, reserved)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [257]}))
     return folder
 

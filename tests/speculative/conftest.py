@@ -32,6 +32,7 @@ from distill.speculative.decode import decode
 from distill.speculative.drafters import Drafter, ModelDrafter
 from distill.speculative.eagle3 import Eagle3Drafter
 from distill.speculative.lookup import PromptLookup
+from distill.speculative.parallel import ParallelDrafter
 from distill.speculative.sampling import Sampling
 from tests import naive_eagle3
 
@@ -233,6 +234,9 @@ KINDS: dict[str, Callable[..., Drafter]] = {
     "model": lambda cache_type=RaggedCache: ModelDrafter(noisy_copy(), cache_type),
     "eagle3": lambda cache_type=RaggedCache: Eagle3Drafter(
         trained_head(), built("llama").get_input_embeddings().weight, READS, cache_type
+    ),
+    "parallel": lambda cache_type=RaggedCache: ParallelDrafter(
+        noisy_copy(), VOCABULARY - 1, cache_type
     ),
     "lookup": lambda cache_type=RaggedCache: PromptLookup(),
 }

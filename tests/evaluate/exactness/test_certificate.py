@@ -32,12 +32,13 @@ from distill.evaluate.exactness.kinds import harmful, harmless, is_ever_unsure, 
 from distill.speculative.drafters import LayerDrafter, ModelDrafter
 from distill.speculative.eagle3 import Eagle3Drafter
 from distill.speculative.lookup import PromptLookup
+from distill.speculative.parallel import ParallelDrafter
 from distill.speculative.parting import Divergence
 from distill.speculative.rule import speculative_rule
 from distill.speculative.sampling import Sampling
 from tests.tiny import tiny_llama
 
-KINDS = [ModelDrafter, LayerDrafter, Eagle3Drafter, PromptLookup]
+KINDS = [ModelDrafter, LayerDrafter, Eagle3Drafter, ParallelDrafter, PromptLookup]
 
 
 def model(seed: int, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
@@ -125,11 +126,12 @@ def test_samples_show_a_forgotten_temperature(kind: type) -> None:
     assert not sampled("faulty", trial, SETTINGS["temperature"], 8192, 0).passed
 
 
-def test_each_kind_of_fault_of_a_head_is_known_as_what_it_is() -> None:
-    trial = tiny_trial(Eagle3Drafter)
+@pytest.mark.parametrize("kind", [Eagle3Drafter, ParallelDrafter])
+def test_each_kind_of_fault_is_known_as_what_it_is(kind: type) -> None:
+    trial = tiny_trial(kind)
     run = GreedyRun(trial.target, trial.drafter, [[2, 5, 3], [4, 0]], 3, 20, (), 6)
-    (shifted,) = harmless(trial.drafter)
-    assert unharmed(shifted, run, trial, 8192, 0).passed
+    (worse,) = harmless(trial.drafter)
+    assert unharmed(worse, run, trial, 8192, 0).passed
     for wrong in harmful(trial.drafter).values():
         assert not sampled("faulty", replace(trial, drafter=wrong), Sampling(), 8192, 0).passed
     assert is_ever_unsure(trial.drafter)
@@ -180,7 +182,7 @@ def test_certify_whole() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Eagle3Drafter, PromptLookup])
+@pytest.mark.parametrize("kind", [Eagle3Drafter, ParallelDrafter, PromptLookup])
 def test_certify_other_kinds(kind: type) -> None:
     trial = tiny_trial(kind)
     run = GreedyRun(trial.target, trial.drafter, [[2, 5, 3, 2, 5], [4, 0, 4]], 3, 24, (), 6)
