@@ -17,6 +17,7 @@ from distill.evaluate.report.tables import as_text, correlations_table, load_tex
 from distill.files import read_json, write_json, write_text
 from distill.pipelines.job import Job
 from distill.pipelines.measure import Measured
+from distill.tracking.client import without_credentials
 from distill.tracking.registry import COMMIT_TAG
 from distill.tracking.runs import Run
 from distill.versions import git_state
@@ -133,7 +134,7 @@ def _lineage(job: Job, measured: Measured, outcome: Outcome) -> dict[str, Any]:
         "target_weights_sha256": identity.weights_sha256,
         "tokenizer_sha256": identity.tokenizer_sha256,
         "template_sha256": identity.template_sha256,
-        "template_flags": identity.template_flags or "none",
+        "template_flags": without_credentials(identity.template_flags) or "none",
         "draft_weights_sha256": outcome.draft_weights_sha256,
         "data_fingerprint": measured.corpus.artifact.fingerprint,
         COMMIT_TAG: git.commit if git else None,

@@ -106,7 +106,7 @@ def safetensors_header(path: Path) -> dict[str, Any]:
             header = json.loads(file.read(min(length, size)))
         header.pop("__metadata__", None)
         end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a whole safetensors file: fetch it again.") from error
     if size != 8 + length + end:
         raise UserError(

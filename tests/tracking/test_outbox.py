@@ -150,7 +150,7 @@ def test_what_cannot_be_done_without_it_is_one_line(root, folder, away):
 
 def test_what_mlflow_refuses_is_named_and_holds_nothing_up(root, caplog):
     with start_job({}, TRACKING, root, "job") as job:
-        job.run.log_metrics({"C++ @k=1": 1.0})
+        job.run.log_points([("C++ @k=1", 1.0, 0, 0)])  # as no name of ours is
         job.run.log_metrics({"alpha": 0.5})
     assert job.run.client.get_run(job.run.id).data.metrics == {"alpha": 0.5}
     assert "MLflow refused a record (metrics)" in caplog.text
