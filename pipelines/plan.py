@@ -11,8 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from distill.artifacts import fingerprint
 from distill.content import content, plain
 from distill.data.answers import ANSWERED_SPLITS
@@ -21,6 +19,7 @@ from distill.errors import UserError
 from distill.evaluate.benchmark.stage_times import Work, choose_size, expected_minutes
 from distill.evaluate.measure import REPETITIONS
 from distill.files import read_json, write_json
+from distill.locks import locked
 from distill.models.draft import MADE_FROM_TARGET
 from distill.pipelines.job import Job
 from distill.pipelines.measure import reads_answers
@@ -52,7 +51,7 @@ def choose(jobs: Mapping[str, Job]) -> str:
     _check(job)
     limit, path = job.config.plan.minutes, _record(job)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
+    with locked(path.with_suffix(".lock"), "measuring this machine"):
         if (size := _recorded(path, jobs)) is not None:
             log.info("plan: size %s, as recorded in %s", size, path)
             return size
