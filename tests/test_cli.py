@@ -84,7 +84,7 @@ def test_help_lists_every_group_and_its_options(monkeypatch, capsys):
         "  experiment: llama_70b_sharded, llama_8b_pretrained, llama_8b_pruned, quickstart"
         in printed
     )
-    assert "  draft: auto, eagle3, pretrained, pruned, ready, scratch, svd\n" in printed
+    assert "  draft: auto, eagle3, parallel, pretrained, pruned, ready, scratch, svd\n" in printed
     assert all(f"\n  {verb} " in printed for verb in VERBS)
 
 
